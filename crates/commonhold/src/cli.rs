@@ -132,7 +132,7 @@ pub struct Check {
     /// - `nodes:N` (1)
     ///
     /// - of each node: `cpus:N` logical CPUs (1), `memory:SIZE` (1GiB), `caches:N` last-level caches (1);
-    ///   `cpus:5,7,4` are the CPUs of three nodes
+    ///   a list has a value for each node, such as `cpus:8,8,0` with `memory:32GiB,32GiB,64GiB`
     ///
     /// - of each core: `threads:N` (1)
     ///

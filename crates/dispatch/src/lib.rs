@@ -19,7 +19,7 @@ mod waits;
 
 pub use matches::{Lists, Match, decision};
 pub use near::near;
-pub use simulated_kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
+pub use simulated_kernel::{Kernel, Kick, Reload, SLICE_NS, Settings, TaskId};
 pub use tables::{
     ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, Cause, DEPTH_MAX, Deadlines, Discipline,
     GANGS_MAX, Had, Holder, KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, SEATS, UNITS_MAX, Unit,

@@ -7,6 +7,7 @@
 //!   empty, the module asks the scheduler to move a task there.
 //! - When a task has used up its slice, the module asks the scheduler to queue the task again.
 //! - A CPU takes a task from a queue only if the task's affinity includes the CPU ([`affinity`]).
+//! - When CPUs go offline or come online, the scheduler ends and is loaded again ([`hotplug`]).
 //!
 //! Not simulated: other scheduling classes, tasks with migration disabled, core scheduling, and `sched_ext`'s
 //! bypass mode. A slice ends exactly when it is used up, as on a kernel with a high-resolution tick; other
@@ -16,6 +17,7 @@
 //! may borrow it, a switch is O(units), as in the scheduler itself.
 
 mod affinity;
+mod hotplug;
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -29,6 +31,8 @@ use crate::tables::{
 };
 use crate::unit_rules::UnitRules;
 use crate::waits::take_pairs;
+
+pub use hotplug::Reload;
 
 /// A task's number: an index, reused after the task has ended.
 pub type TaskId = u32;
@@ -216,11 +220,12 @@ pub struct Kernel {
     /// The sums of what was taken out of `pairs`.
     waits_for_others: BTreeMap<(u32, u32), u64>,
     idle: Vec<u64>,
+    /// The online CPUs: a bit mask in words of 64 bits.
+    online: Vec<u64>,
     masks: Vec<u64>,
     #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
     groups: Vec<u64>,
     queued: Vec<u32>,
-    #[expect(dead_code, reason = "only the scheduler accesses it, through `world`")]
     waits: Vec<u32>,
     gates: Vec<u32>,
     /// While the scheduler iterates over a queue: the tasks that it has not seen yet, in reverse order. The
@@ -326,6 +331,7 @@ impl Kernel {
             occupancies,
             pairs,
             waits_for_others: BTreeMap::new(),
+            online: idle.clone(),
             idle,
             masks,
             queued,
@@ -691,7 +697,15 @@ impl Kernel {
         self.idle[cpu as usize / 64] >> (cpu % 64) & 1 == 1
     }
 
+    fn is_online(&self, cpu: u32) -> bool {
+        self.online[cpu as usize / 64] >> (cpu % 64) & 1 == 1
+    }
+
+    /// Sends an interrupt to a CPU, unless the CPU is offline.
     fn kick(&mut self, cpu: u32, preempt: bool) {
+        if !self.is_online(cpu) {
+            return;
+        }
         if preempt {
             let run = &mut self.runs[cpu as usize];
             run.preempted = true;

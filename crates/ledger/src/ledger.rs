@@ -134,6 +134,8 @@ pub struct Ledger {
     idle_ns: u64,
     /// The backend's counter of idle time at the latest snapshot.
     idle_seen_ns: u64,
+    /// The same of the time for which CPUs were online, if the backend counts it.
+    online_seen_ns: u64,
     disks: Disks,
     bus: Bus,
     memory: Memory,
@@ -165,6 +167,7 @@ impl Ledger {
             capacity_ns: 0,
             idle_ns: 0,
             idle_seen_ns: 0,
+            online_seen_ns: 0,
             disks: Disks::default(),
             bus: Bus::default(),
             memory: Memory::default(),
@@ -202,13 +205,16 @@ impl Ledger {
         self.units.resize(self.units.len().max(snapshot.units.len()), CpuEntry::default());
         let elapsed = self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at));
         let idle = self.opened_at.map_or(0, |_| snapshot.idle_ns.saturating_sub(self.idle_seen_ns));
+        let online = self.opened_at.and(snapshot.online_ns).map(|ns| ns.saturating_sub(self.online_seen_ns));
         self.opened_at.get_or_insert(snapshot.at);
         self.at = self.at.max(snapshot.at);
         self.idle_seen_ns = snapshot.idle_ns;
+        self.online_seen_ns = snapshot.online_ns.unwrap_or(self.online_seen_ns);
         self.cpus = cpus(machine);
-        self.capacity_ns += u64::from(self.cpus) * elapsed;
+        let capacity = online.unwrap_or(u64::from(self.cpus) * elapsed);
+        self.capacity_ns += capacity;
         // Some kernels count idle time by ticks and may overshoot: clamp it to the capacity.
-        self.idle_ns += idle.min(u64::from(self.cpus) * elapsed);
+        self.idle_ns += idle.min(capacity);
         self.charge_loans(elapsed);
         self.note_loans_at_switches(&snapshot.loans);
         for index in 0..self.units.len() {
@@ -586,6 +592,31 @@ mod tests {
         );
         let whole = [statement.capacity_ns, statement.idle_ns, statement.common_ns].map(ms);
         assert_eq!((ms(statement.elapsed_ns), whole), (1_000, [2_000, 150, 50]));
+    }
+
+    /// Two CPUs for a second, then one of them for another second. The daemon learns that 300 ms later, and
+    /// the sums are exact nonetheless. A backend that does not count says nothing about these 300 ms.
+    #[test]
+    fn capacity_is_the_time_for_which_cpus_were_online() {
+        let (both, one) = (Machine::synthetic("cpus:2").unwrap(), Machine::synthetic("cpus:1").unwrap());
+        for (counted, expected_ms) in [(true, [3_000, 2_500, 500]), (false, [3_300, 2_500, 800])] {
+            let contract = Contract::default();
+            let mut ledger = Ledger::open(&contract, &both);
+            for (machine, at, online, idle) in
+                [(&both, 0, 0, 0), (&both, 1_300, 2_300, 1_800), (&one, 2_000, 3_000, 2_500)]
+            {
+                let snapshot = Snapshot {
+                    at: at * MS,
+                    idle_ns: idle * MS,
+                    online_ns: counted.then_some(online * MS),
+                    ..Snapshot::default()
+                };
+                assert_eq!(ledger.observe(&contract, machine, &snapshot), []);
+            }
+            let statement = ledger.statement(&contract);
+            let sums = [statement.capacity_ns, statement.idle_ns, statement.common_ns];
+            assert_eq!((sums.map(|ns| ns / MS), statement.cpus), (expected_ms, 1));
+        }
     }
 
     /// A scheduler that lends at every switch: 300 ms of the light unit's CPU by the second sample, 100 ms of

@@ -115,11 +115,18 @@ impl Machine {
     /// other usable CPUs.
     #[must_use]
     pub fn divided(&self, isolated: bool) -> Machine {
-        let mut machine = self.clone();
         if !isolated && self.cpus.iter().any(|cpu| !cpu.isolated) {
-            machine.cpus.retain(|cpu| !cpu.isolated);
-            machine.caches.retain(|cache| machine.cpus.iter().any(|cpu| cpu.cache == cache.id));
+            return self.with_cpus(&self.cpu_set().difference(&self.isolated()));
         }
+        self.clone()
+    }
+
+    /// The machine with these of its CPUs only, such as those that are online. All nodes keep their memory.
+    #[must_use]
+    pub fn with_cpus(&self, cpus: &CpuSet) -> Machine {
+        let mut machine = self.clone();
+        machine.cpus.retain(|cpu| cpus.contains(cpu.id));
+        machine.caches.retain(|cache| machine.cpus.iter().any(|cpu| cpu.cache == cache.id));
         machine
     }
 

@@ -3,8 +3,8 @@
 //!
 //! | word | meaning | default |
 //! | --- | --- | --- |
-//! | `nodes:4` | NUMA nodes | 1 |
-//! | `cpus:2` | logical CPUs per node; `cpus:5,7,4`: of each of three nodes | 1 |
+//! | `nodes:4` | NUMA nodes | as many as a list has values, or 1 |
+//! | `cpus:2` | logical CPUs per node | 1 |
 //! | `memory:512MiB` | memory per node | 1GiB |
 //! | `threads:2` | hardware threads per core; divides `cpus` | 1 |
 //! | `caches:2` | last-level caches per node; divides the cores of a node | 1 |
@@ -15,8 +15,15 @@
 //! | `swap:1GiB` | swap space | none |
 //! | `bus:20GB/s` | the bandwidth of the memory bus | unknown |
 //!
+//! Where nodes differ, `cpus`, `memory` and `caches` have a list with a value for each node:
+//! `cpus:8,8,4 memory:32GiB,32GiB,16GiB`. In a list, 0 is a value: `cpus:8,0 memory:16GiB,64GiB` has a node
+//! with memory and no CPUs, such as CXL memory; `cpus:8,8 memory:64GiB,0B` has one with CPUs and no memory. A
+//! node without CPUs has no caches.
+//!
 //! CPUs are numbered in topological order: socket by socket, then node by node, cache by cache, and core by
 //! core. A machine has at most 65,536 CPUs.
+
+use std::collections::BTreeSet;
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
 use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
@@ -46,20 +53,68 @@ impl Machine {
     ///
     /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core),
     /// `caches:N` (per node), `cache:SIZE` (of each), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`,
-    /// `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The empty text is the smallest
-    /// machine: one CPU and 1 GiB.
+    /// `bus:RATE`. `cpus`, `memory` and `caches` may list a value for each node: `cpus:8,8,4`. Sizes are like
+    /// `512MiB` or `8GB`, rates like `100MB/s`. The empty text is the smallest machine: one CPU and 1 GiB.
     pub fn synthetic(text: &str) -> Result<Machine, SyntheticError> {
         let words = Words::split(text)?;
         let shape = Shape::read(&words)?;
         Ok(Machine {
             cpus: shape.all_cpus(),
-            nodes: (0..shape.nodes).map(|id| Node { id, memory_bytes: shape.memory_bytes }).collect(),
+            nodes: (0..)
+                .zip(&shape.memory_bytes)
+                .map(|(id, bytes)| Node { id, memory_bytes: *bytes })
+                .collect(),
             swap_bytes: words.amount("swap", quantity::bytes)?.unwrap_or(0),
             disks: words.disks()?,
             bus_bytes_per_s: words.rate("bus")?,
-            caches: words.caches(shape.nodes * shape.caches)?,
+            caches: words.caches(shape.caches.iter().sum())?,
         })
     }
+
+    /// The words of this machine, of which [`Machine::synthetic`] makes an equal machine. `None` if words
+    /// cannot say what the machine is: it has disks with other names, isolated or slower CPUs, or another
+    /// numbering.
+    pub fn to_words(&self) -> Option<String> {
+        let cpus_of = |node: u32| self.cpus.iter().filter(move |cpu| cpu.node == node);
+        let caches_of = |node| cpus_of(node).map(|cpu| cpu.cache).collect::<BTreeSet<u32>>().len();
+        let by_node = |text: &dyn Fn(&Node) -> String| {
+            let mut values: Vec<String> = self.nodes.iter().map(text).collect();
+            if values.iter().all(|value| *value == values[0] && value != "0" && value != "0B") {
+                values.truncate(1);
+            }
+            values.join(",")
+        };
+        let used_nodes: BTreeSet<u32> = self.cpus.iter().map(|cpu| cpu.node).collect();
+        let sockets: BTreeSet<u32> = self.cpus.iter().map(|cpu| cpu.socket).collect();
+        let mut words = vec![
+            format!("nodes:{}", self.nodes.len()),
+            format!("cpus:{}", by_node(&|node| cpus_of(node.id).count().to_string())),
+            format!("memory:{}", by_node(&|node| exact_bytes(node.memory_bytes))),
+            format!("threads:{}", self.cpus.len() / self.cores().max(1)),
+            format!("caches:{}", by_node(&|node| caches_of(node.id).to_string())),
+            format!("disks:{}", self.disks.len()),
+            format!("swap:{}", exact_bytes(self.swap_bytes)),
+        ];
+        if sockets.len() < used_nodes.len() {
+            words.push(format!("sockets:{}", sockets.len()));
+        }
+        words.extend(self.caches.first().map(|cache| format!("cache:{}", exact_bytes(cache.bytes))));
+        let rate = |word: &str, rate: Option<u64>| rate.map(|rate| format!("{word}:{rate}B/s"));
+        words.extend(rate("disk", self.disks.first().and_then(|disk| disk.bytes_per_s)));
+        words.extend(rate("bus", self.bus_bytes_per_s));
+        let text = words.join(" ");
+        Machine::synthetic(&text).is_ok_and(|machine| machine == *self).then_some(text)
+    }
+}
+
+/// An amount in the largest unit of which it is a whole multiple: `1536MiB`.
+fn exact_bytes(bytes: u64) -> String {
+    let units = ["PiB", "TiB", "GiB", "MiB", "KiB"];
+    let unit = units
+        .iter()
+        .zip([50, 40, 30, 20, 10])
+        .find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or_else(|| format!("{bytes}B"), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
 /// The numbers that describe a synthetic machine, as in the table above. It is checked that `threads` divides
@@ -69,39 +124,40 @@ struct Shape {
     /// By node.
     cpus: Vec<u32>,
     threads: u32,
-    caches: u32,
+    /// By node; 0 for a node without CPUs.
+    caches: Vec<u32>,
     sockets: u32,
-    memory_bytes: u64,
+    /// By node.
+    memory_bytes: Vec<u64>,
 }
 
 impl Shape {
     fn read(words: &Words<'_>) -> Result<Shape, SyntheticError> {
-        let listed = words.list("cpus", 1, MAX_CPUS)?;
-        let nodes = words.count("nodes", 1, MAX_CPUS)?;
-        let nodes = nodes.unwrap_or(u32::try_from(listed.len()).unwrap_or(MAX_CPUS).max(1));
-        let cpus = match listed[..] {
-            [] => vec![1; nodes as usize],
-            [cpus] => vec![cpus; nodes as usize],
-            _ if listed.len() != nodes as usize => {
-                let what = format!("{} numbers of CPUs, for {nodes} nodes", listed.len());
-                return Err(words.wrong("cpus", what, "write one number for all nodes, or one for each"));
-            }
-            _ => listed,
-        };
+        let nodes = words.nodes()?;
+        let cpus = words.by_node("cpus", "numbers of CPUs", nodes, 1, |key, text, min| {
+            whole_number(key, text, min, MAX_CPUS)
+        })?;
+        let memory = |_: &str, text: &str, _| quantity::bytes(text);
+        let mut caches = words.by_node("caches", "numbers of caches", nodes, 1, |key, text, min| {
+            whole_number(key, text, min, MAX_CPUS)
+        })?;
+        if !words.is_list("caches") {
+            caches.iter_mut().zip(&cpus).for_each(|(caches, cpus)| *caches *= u32::from(*cpus > 0));
+        }
         let shape = Shape {
             nodes,
             sockets: words.count("sockets", 1, MAX_CPUS)?.unwrap_or(nodes),
             cpus,
             threads: words.count("threads", 1, MAX_CPUS)?.unwrap_or(1),
-            caches: words.count("caches", 1, MAX_CPUS)?.unwrap_or(1),
-            memory_bytes: words.amount("memory", quantity::bytes)?.unwrap_or(1 << 30),
+            caches,
+            memory_bytes: words.by_node("memory", "sizes of memory", nodes, 1 << 30, memory)?,
         };
         shape.check(words)?;
         Ok(shape)
     }
 
     fn check(&self, words: &Words<'_>) -> Result<(), SyntheticError> {
-        let Shape { nodes, threads, caches, sockets, memory_bytes, .. } = *self;
+        let Shape { nodes, threads, sockets, .. } = *self;
         let all: u64 = self.cpus.iter().map(|cpus| u64::from(*cpus)).sum();
         if all > u64::from(MAX_CPUS) {
             let what = match self.cpus.iter().all(|cpus| *cpus == self.cpus[0]) {
@@ -110,7 +166,10 @@ impl Shape {
             };
             return Err(words.wrong("nodes", what, "write fewer nodes, or fewer CPUs per node"));
         }
-        for cpus in &self.cpus {
+        if all == 0 {
+            return Err(words.wrong("cpus", "no node has CPUs".to_owned(), "give one of them CPUs"));
+        }
+        for (cpus, caches) in self.cpus.iter().zip(&self.caches) {
             if cpus % threads != 0 {
                 let what =
                     format!("the {cpus} CPUs of a node are not whole cores of {threads} hardware threads");
@@ -118,7 +177,11 @@ impl Shape {
                 return Err(words.wrong("threads", what, remedy));
             }
             let cores = cpus / threads;
-            if cores % caches != 0 {
+            if cores == 0 && *caches > 0 {
+                let what = "a node without CPUs has no caches".to_owned();
+                return Err(words.wrong("caches", what, "write 0 for that node"));
+            }
+            if cores > 0 && cores.checked_rem(*caches) != Some(0) {
                 let what = format!("the {cores} cores of a node do not divide evenly among {caches} caches");
                 return Err(words.wrong("caches", what, &format!("write {}", divisors(cores))));
             }
@@ -127,10 +190,11 @@ impl Shape {
             let what = format!("the {nodes} nodes do not divide evenly among {sockets} sockets");
             return Err(words.wrong("sockets", what, &format!("write {}", divisors(nodes))));
         }
-        if memory_bytes == 0 {
-            return Err(words.wrong("memory", "a node without memory".to_owned(), "write `memory:1GiB`"));
+        if self.memory_bytes.iter().all(|bytes| *bytes == 0) {
+            let what = if words.is_list("memory") { "no node has memory" } else { "a node without memory" };
+            return Err(words.wrong("memory", what.to_owned(), "write `memory:1GiB`"));
         }
-        if u64::from(nodes).checked_mul(memory_bytes).is_none_or(|total| total > BYTES_MAX) {
+        if self.memory_bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)) > BYTES_MAX {
             let what = "all nodes together have more than 1 EiB".to_owned();
             return Err(words.wrong("memory", what, "write less memory per node"));
         }
@@ -139,13 +203,13 @@ impl Shape {
 
     /// The CPUs, in topological order.
     fn all_cpus(&self) -> Vec<Cpu> {
-        let mut all = Vec::new();
-        for (node, cpus) in (0u32..).zip(&self.cpus) {
+        let (mut all, mut first_cache) = (Vec::new(), 0);
+        for ((node, cpus), caches) in (0u32..).zip(&self.cpus).zip(&self.caches) {
             let first = u32::try_from(all.len()).unwrap_or(MAX_CPUS);
             let cpu = |index| Cpu {
                 id: first + index,
                 node,
-                cache: node * self.caches + index / (cpus / self.caches),
+                cache: first_cache + index / (cpus / caches),
                 // Every node has whole cores.
                 core: (first + index) / self.threads,
                 socket: node / (self.nodes / self.sockets),
@@ -153,9 +217,18 @@ impl Shape {
                 capacity: CAPACITY_MAX,
             };
             all.extend((0..*cpus).map(cpu));
+            first_cache += caches;
         }
         all
     }
+}
+
+/// A whole number from `min` to `max`, as a value of the word `key`.
+fn whole_number(key: &str, text: &str, min: u32, max: u32) -> Result<u32, Wrong> {
+    text.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| Wrong {
+        what: format!("`{text}` is not a whole number from {min} to {max}"),
+        remedy: format!("write `{key}:2`"),
+    })
 }
 
 /// The divisors of a number as text: `1, 2 or 4`. If there are many, the text has only the smallest ones and
@@ -231,27 +304,44 @@ impl<'a> Words<'a> {
     /// The value of a word that is a number from `min` to `max`; `None` if the text has no such word.
     fn count(&self, key: &str, min: u32, max: u32) -> Result<Option<u32>, SyntheticError> {
         let Some(word) = self.find(key) else { return Ok(None) };
-        match word.value.parse::<u32>() {
-            Ok(n) if (min..=max).contains(&n) => Ok(Some(n)),
-            _ => Err(word.wrong(Wrong {
-                what: format!("`{}` is not a whole number from {min} to {max}", word.value),
-                remedy: format!("write `{key}:2`"),
-            })),
-        }
+        whole_number(key, word.value, min, max).map(Some).map_err(|wrong| word.wrong(wrong))
     }
 
-    /// The numbers of a word that is a list of numbers from `min` to `max`; empty if the text has no such
-    /// word.
-    fn list(&self, key: &str, min: u32, max: u32) -> Result<Vec<u32>, SyntheticError> {
-        let Some(word) = self.find(key) else { return Ok(Vec::new()) };
-        let number = |text: &str| match text.parse::<u32>() {
-            Ok(n) if (min..=max).contains(&n) => Ok(n),
-            _ => Err(word.wrong(Wrong {
-                what: format!("`{text}` is not a whole number from {min} to {max}"),
-                remedy: format!("write `{key}:2`"),
-            })),
-        };
-        word.value.split(',').map(number).collect()
+    /// Whether a word has a value for each node.
+    fn is_list(&self, key: &str) -> bool {
+        self.find(key).is_some_and(|word| word.value.contains(','))
+    }
+
+    /// The number of nodes: that of `nodes`, else of the first list, else 1.
+    fn nodes(&self) -> Result<u32, SyntheticError> {
+        let lists = ["cpus", "memory", "caches"].into_iter().filter_map(|key| self.find(key));
+        let mut lengths = lists.map(|word| word.value.split(',').count()).filter(|length| *length > 1);
+        let listed = lengths.next().map(|length| u32::try_from(length).unwrap_or(MAX_CPUS).min(MAX_CPUS));
+        Ok(self.count("nodes", 1, MAX_CPUS)?.or(listed).unwrap_or(1))
+    }
+
+    /// The values of a word by node: one value for all nodes, or a list. `parse` gets the key, a value and
+    /// the smallest number: 0 in a list, else 1. `noun`: what the values are.
+    fn by_node<T: Copy>(
+        &self,
+        key: &str,
+        noun: &str,
+        nodes: u32,
+        default: T,
+        parse: impl Fn(&str, &str, u32) -> Result<T, Wrong>,
+    ) -> Result<Vec<T>, SyntheticError> {
+        let Some(word) = self.find(key) else { return Ok(vec![default; nodes as usize]) };
+        let values: Vec<&str> = word.value.split(',').collect();
+        if let [value] = values[..] {
+            let value = parse(key, value, 1).map_err(|wrong| word.wrong(wrong))?;
+            return Ok(vec![value; nodes as usize]);
+        }
+        if values.len() != nodes as usize {
+            let what = format!("{} {noun}, for {nodes} nodes", values.len());
+            let remedy = "write one value for all nodes, or one for each".to_owned();
+            return Err(word.wrong(Wrong { what, remedy }));
+        }
+        values.into_iter().map(|value| parse(key, value, 0).map_err(|wrong| word.wrong(wrong))).collect()
     }
 
     fn amount(
@@ -388,9 +478,63 @@ mod tests {
         assert!(machine.cpus.iter().zip(0..).all(|(cpu, id)| cpu.id == id && cpu.core == id));
         assert_eq!(
             Machine::synthetic("nodes:2 cpus:5,7,4").unwrap_err().to_string(),
-            "synthetic machine, column 9: `cpus:5,7,4`: 3 numbers of CPUs, for 2 nodes; write one number for all \
+            "synthetic machine, column 9: `cpus:5,7,4`: 3 numbers of CPUs, for 2 nodes; write one value for all \
              nodes, or one for each"
         );
+    }
+
+    #[test]
+    fn nodes_without_cpus_or_without_memory() {
+        let machine = Machine::synthetic("cpus:8,0,4 memory:32GiB,64GiB,0B caches:2,0,1 cache:4MiB").unwrap();
+        let memory: Vec<u64> = machine.nodes.iter().map(|node| node.memory_bytes >> 30).collect();
+        assert_eq!((machine.cpus.len(), memory), (12, vec![32, 64, 0]));
+        let places = [0, 3, 4, 7, 8, 11].map(|cpu: usize| (machine.cpus[cpu].node, machine.cpus[cpu].cache));
+        assert_eq!(places, [(0, 0), (0, 0), (0, 1), (0, 1), (2, 2), (2, 2)]);
+        assert_eq!((machine.caches.len(), machine.cache_bytes()), (3, Some(12 << 20)));
+        // One number of caches is that of every node that has CPUs.
+        assert_eq!(Machine::synthetic("cpus:8,0,4 caches:2 cache:4MiB").unwrap().caches.len(), 4);
+        assert_eq!(Machine::synthetic("memory:1GiB,2GiB").unwrap().cpus.len(), 2);
+    }
+
+    #[test]
+    fn mistakes_in_lists_have_a_remedy() {
+        let is = |text: &str, expected: &str| {
+            let error = Machine::synthetic(text).unwrap_err().to_string();
+            assert_eq!(error, format!("synthetic machine, column {expected}"), "{text}");
+        };
+        is("cpus:0,0", "1: `cpus:0,0`: no node has CPUs; give one of them CPUs");
+        is("cpus:2,2 memory:0B,0B", "10: `memory:0B,0B`: no node has memory; write `memory:1GiB`");
+        is(
+            "cpus:8,8 memory:32GiB,32GiB,16GiB",
+            "10: `memory:32GiB,32GiB,16GiB`: 3 sizes of memory, for 2 nodes; write one value for all nodes, or one \
+             for each",
+        );
+        is(
+            "cpus:8,0 caches:2,1",
+            "10: `caches:2,1`: a node without CPUs has no caches; write 0 for that node",
+        );
+        is(
+            "cpus:8,4 caches:2,0",
+            "10: `caches:2,0`: the 4 cores of a node do not divide evenly among 0 caches; write 1, 2 or 4",
+        );
+        is("cpus:8,x", "1: `cpus:8,x`: `x` is not a whole number from 0 to 65536; write `cpus:2`");
+        is("cpus:8,4 memory:32GiB,16", "10: `memory:32GiB,16`: it has no unit; write `16MiB` or `16GiB`");
+        is(
+            "cpus:8,3 threads:2",
+            "10: `threads:2`: the 3 CPUs of a node are not whole cores of 2 hardware threads; `cpus` counts \
+             hardware threads: make it a multiple",
+        );
+    }
+
+    #[test]
+    fn words_cannot_say_everything() {
+        let mut machine = Machine::synthetic("cpus:2").unwrap();
+        assert_eq!(
+            machine.to_words().unwrap(),
+            "nodes:1 cpus:2 memory:1GiB threads:1 caches:1 disks:0 swap:0B"
+        );
+        machine.cpus[1].isolated = true;
+        assert_eq!(machine.to_words(), None);
     }
 
     #[test]
@@ -415,7 +559,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_machine_or_an_error_and_never_a_panic(text in "[a-z:0-9GMiB/s ]{0,40}|\\PC{0,20}") {
+        fn uneven_nodes_survive_words_and_toml(
+            nodes in proptest::collection::vec((0u32..5, 0u64..5, 1u32..3), 1..5),
+            (threads, cache, swap) in (1u32..3, 0u64..3, 0u64..3),
+        ) {
+            let list = |value: &dyn Fn(&(u32, u64, u32)) -> String| {
+                nodes.iter().map(value).collect::<Vec<_>>().join(",")
+            };
+            let cpus = list(&|(cores, _, caches)| (cores * caches * threads).to_string());
+            let caches = list(&|(cores, _, caches)| (caches * u32::from(*cores > 0)).to_string());
+            let memory = list(&|(_, gib, _)| format!("{gib}GiB"));
+            let mut text = format!("cpus:{cpus} memory:{memory} caches:{caches} threads:{threads} swap:{swap}MiB");
+            if cache > 0 {
+                text += &format!(" cache:{cache}MiB");
+            }
+            let has_both = nodes.iter().any(|(cores, ..)| *cores > 0) && nodes.iter().any(|(_, gib, _)| *gib > 0);
+            let machine = Machine::synthetic(&text);
+            prop_assert_eq!(machine.is_ok(), has_both, "{}", text);
+            if let Ok(machine) = machine {
+                prop_assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine.clone()));
+                let words = machine.to_words().unwrap();
+                prop_assert_eq!(Machine::synthetic(&words), Ok(machine), "{}", words);
+            }
+        }
+
+        #[test]
+        fn any_text_is_a_machine_or_an_error_and_never_a_panic(text in "[a-z:0-9GMiB/s, ]{0,40}|\\PC{0,20}") {
             if let Ok(machine) = Machine::synthetic(&text) {
                 prop_assert!(!machine.cpus.is_empty());
             }

@@ -15,5 +15,5 @@ mod steward;
 mod switches;
 
 pub use backend::Backend;
-pub use steward::{ALARM_NS, Changed, Steward, Turn, Wrong};
+pub use steward::{ALARM_NS, Changed, HOTPLUG_NS, Steward, Turn, Wrong};
 pub use switches::{Rules, SwitchUpdate, Switches, disciplined, seated};

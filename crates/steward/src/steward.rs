@@ -17,6 +17,10 @@ use crate::Backend;
 /// ([`MemoryMeans::alarms`](commonhold_policy::MemoryMeans::alarms)) causes, in nanoseconds.
 pub const ALARM_NS: Time = 15_000_000;
 
+/// The shortest time between two checks for CPU hotplug, in nanoseconds. The check precedes a turn, and
+/// [`Steward::set_machine`] follows if CPUs went offline or came online.
+pub const HOTPLUG_NS: Time = 1_000_000_000;
+
 /// A contract in force on a machine, with the state that lasts from turn to turn.
 #[derive(Debug)]
 pub struct Steward {

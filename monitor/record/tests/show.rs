@@ -26,7 +26,13 @@ fn sample(at_ms: u64, calls: u64) -> Block {
     let units = vec![unit("light", "0", at_ms / 2, calls), unit("heavy", "1", at_ms, 0)];
     let process = ProcessSample { pid: 11, anonymous: 32 << 20, ..ProcessSample::default() };
     let disk = DiskSample { name: "sda".to_owned(), device: 8 << 20, ..DiskSample::default() };
-    Block::Sample(Sample { at_ns: at_ms * MS, units, processes: vec![process], disks: vec![disk], ..Sample::default() })
+    Block::Sample(Sample {
+        at_ns: at_ms * MS,
+        units,
+        processes: vec![process],
+        disks: vec![disk],
+        ..Sample::default()
+    })
 }
 
 /// `light` owns CPU 0, and `heavy` CPU 1. 12 of `heavy` borrows CPU 0 until 11 of `light` wakes up.
@@ -135,7 +141,9 @@ fn a_trace_has_a_row_for_each_cpu_and_unit_and_flows_for_loans() {
     let folder = Folder::with(&recording());
     assert!(folder.show(&["--perfetto", "a.pftrace"]).status.success());
     let trace = text(&std::fs::read(folder.path("a.pftrace")).unwrap());
-    for part in ["CPU 0", "CPU 1", "light", "heavy", "lends CPU 0 to heavy", "calls CPU 0 back", "loan of", "editor"] {
+    for part in
+        ["CPU 0", "CPU 1", "light", "heavy", "lends CPU 0 to heavy", "calls CPU 0 back", "loan of", "editor"]
+    {
         assert!(trace.contains(part), "{part}");
     }
     checked(&folder.path("a.pftrace"));

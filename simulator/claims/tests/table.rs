@@ -248,6 +248,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         disks: scenario.hardware.disks.iter().map(disk).collect(),
         busy_ns: 9,
         idle_ns: 9,
+        online: Vec::new(),
         switches: 9,
         locks: (scenario.workload.locks.iter())
             .map(|lock| LockOutcome {

@@ -6,7 +6,7 @@ use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, seconds}
 use commonhold_report::svg::{AXIS_HEIGHT, Axis, WIDTH, add_axis, step_for};
 use commonhold_report::table::{Paint, Style, Table, escape, escape_lines};
 use commonhold_report::{bus, gangs, html};
-use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, UnitOutcome};
+use commonhold_sim::outcome::{CommonMemory, JobOutcome, OnlineCpus, Outcome, Spent, Stuck, UnitOutcome};
 use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
@@ -115,9 +115,9 @@ pub fn text(study: &Study, style: Style) -> String {
     out += &units_table(study).render(style);
     out.push('\n');
     out += &memory_table(study).render(style);
-    if let Some(loans) = memory_loans_table(study) {
+    for table in memory_loans_table(study).into_iter().chain(online_table(study)) {
         out.push('\n');
-        out += &loans.render(style);
+        out += &table.render(style);
     }
     if study.runs.iter().any(|run| run.disks.iter().any(|disk| disk.requests > 0)) {
         out.push('\n');
@@ -293,6 +293,17 @@ fn memory_loans_table(study: &Study) -> Option<Table> {
         table.row(Paint::Plain, cells);
     }
     Some(table)
+}
+
+/// Which CPUs were online from when on, in the first run; `None` if all were online all the time.
+fn online_table(study: &Study) -> Option<Table> {
+    let periods = &study.runs.first()?.online;
+    let mut table = Table::new(&["from", "CPUs", "online", "the daemon noticed after"]);
+    for OnlineCpus { at_ns, count, cpus, noticed_ns } in periods {
+        let noticed = noticed_ns.map_or_else(|| "not in time".to_owned(), |at| duration(at - at_ns));
+        table.row(Paint::Plain, vec![duration(*at_ns), count.to_string(), cpus.to_string(), noticed]);
+    }
+    (!periods.is_empty()).then_some(table)
 }
 
 /// The memory bus by unit, and the gangs, both of the first run; empty if the run has neither.
@@ -474,6 +485,7 @@ pub fn html(study: &Study) -> String {
     let tables = [jobs_table(study), units_table(study), memory_table(study)].into_iter();
     for table in tables
         .chain(memory_loans_table(study))
+        .chain(online_table(study))
         .chain([disks_table(study)])
         .chain(bus_tables(study, Style::PLAIN))
         .chain(exchanges_table(study))

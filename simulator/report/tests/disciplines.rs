@@ -70,6 +70,7 @@ fn under(discipline: Discipline, used_ms: [u64; 3], missed: u64, ended: bool) ->
         disks: Vec::new(),
         busy_ns: 1_000 * MS,
         idle_ns: 2_000 * MS,
+        online: Vec::new(),
         switches: 3,
         locks: Vec::new(),
         ledger: Statement::default(),

@@ -67,6 +67,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         }],
         busy_ns: 100 * MS,
         idle_ns: 0,
+        online: Vec::new(),
         switches: 3,
         locks: Vec::new(),
         ledger: Statement::default(),

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 pub use crate::engine::Spent;
 pub use commonhold_ledger::{Exchange, Statement, Verdict};
+use commonhold_machine::CpuSet;
 
 use crate::Time;
 use crate::latencies::Latencies;
@@ -41,6 +42,9 @@ pub struct Outcome {
     pub busy_ns: u64,
     /// The idle time of all CPUs, in ns.
     pub idle_ns: u64,
+    /// Which CPUs were online from when on; empty if all were online all the time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub online: Vec<OnlineCpus>,
     /// The number of switches to another task.
     pub switches: u64,
     /// Locks, in the workload's order.
@@ -88,6 +92,19 @@ pub struct Stuck {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands in a reference")]
 fn is_none(count: &usize) -> bool {
     *count == 0
+}
+
+/// The CPUs that were online in a period of the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OnlineCpus {
+    /// When the period began, in ns.
+    pub at_ns: Time,
+    /// The number of CPUs.
+    pub count: usize,
+    /// The CPUs, such as `0-3,8`.
+    pub cpus: CpuSet,
+    /// When the daemon noticed, in ns; `None` if the next period or the end of the run came first.
+    pub noticed_ns: Option<Time>,
 }
 
 /// Which job had which CPU, sampled over time.

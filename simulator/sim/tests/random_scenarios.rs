@@ -4,6 +4,7 @@
 //! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of
 //! them. `COMMONHOLD_SCENARIO=123` shows and tries that one. `COMMONHOLD_NESTED=123` does the same with a
 //! scenario of nested disciplines: each discipline is nested in each other once in 144 of these.
+//! `COMMONHOLD_HOTPLUG=123` is one on a machine of uneven nodes, whose CPUs go offline and come online.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -34,6 +35,9 @@ use generator::Texts;
 const SCENARIOS: u64 = 200;
 /// The same of nested disciplines; with `COMMONHOLD_SCENARIOS`, a tenth of those.
 const NESTED: u64 = 36;
+/// The same on uneven machines whose CPUs go offline and come online; with `COMMONHOLD_SCENARIOS`, as many as
+/// that.
+const HOTPLUG: u64 = 200;
 /// If no run has ended for this time, a run hangs: nearly all runs take a few ms, and one of 20,000 took 10
 /// s.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -152,6 +156,8 @@ struct Kind {
 const ANY: Kind = Kind { texts: generator::texts, variable: "COMMONHOLD_SCENARIO" };
 const NESTS: Kind = Kind { texts: nested, variable: "COMMONHOLD_NESTED" };
 
+const HOTPLUGS: Kind = Kind { texts: generator::hotplugged, variable: "COMMONHOLD_HOTPLUG" };
+
 /// Every pair of disciplines comes once in 144 seeds, and each is the outer and the inner one once in twelve.
 fn nested(seed: u64) -> Texts {
     let all = Discipline::ALL;
@@ -192,5 +198,13 @@ fn random_scenarios_are_sound() {
 fn nested_disciplines_are_sound() {
     if !try_named(&NESTS) {
         try_many(&NESTS, wish("COMMONHOLD_SCENARIOS").map_or(NESTED, |count| count / 10));
+    }
+}
+
+/// CPUs go offline and come online at random, on machines whose nodes differ, may have no CPUs, or no memory.
+#[test]
+fn scenarios_in_which_cpus_go_and_come_are_sound() {
+    if !try_named(&HOTPLUGS) {
+        try_many(&HOTPLUGS, wish("COMMONHOLD_SCENARIOS").unwrap_or(HOTPLUG));
     }
 }

@@ -46,7 +46,7 @@ use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use commonhold_policy::rights::Change;
 use commonhold_report::words::{self, steps};
-use commonhold_steward::ALARM_NS;
+use commonhold_steward::{ALARM_NS, HOTPLUG_NS};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -72,9 +72,6 @@ use session::Session;
 
 /// The signals that the loop handles: SIGHUP reloads, the others stop the daemon.
 const SIGNALS_READ: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
-/// The interval at which the loop checks whether CPUs went online or offline.
-const HOTPLUG_NS: Time = 1_000_000_000;
 
 /// The interval at which the daemon polls for the systemd scopes of processes that enter a unit.
 const ENTERING_NS: Time = 10_000_000;

@@ -61,11 +61,10 @@ impl Kernel {
         self.tasks[id as usize].cpu
     }
 
-    /// Whether a task may run on a CPU.
+    /// Whether a task may run on a CPU: the CPU is online, and the task's affinity includes it.
     pub(super) fn allows(&self, id: TaskId, cpu: u32) -> bool {
-        self.affinities[id as usize]
-            .as_ref()
-            .is_none_or(|mask| mask[cpu as usize / 64] >> (cpu % 64) & 1 == 1)
+        let mask = self.affinities[id as usize].as_ref();
+        self.is_online(cpu) && mask.is_none_or(|mask| mask[cpu as usize / 64] >> (cpu % 64) & 1 == 1)
     }
 
     /// The CPU `cpu` if the task may use it. Else the first CPU that the task may use, in the node of `cpu`

@@ -64,6 +64,18 @@ impl Unit {
         }
     }
 
+    /// The unit in a scheduler that is loaded again: only its counters remain.
+    pub(crate) fn reloaded(&self, slice_ns: u64) -> Unit {
+        Unit {
+            deadlines: Deadlines { had: self.deadlines.had, ..Deadlines::default() },
+            recalls: self.recalls,
+            recall_ns: self.recall_ns,
+            recall_ns_max: self.recall_ns_max,
+            recall_classes: self.recall_classes,
+            ..Unit::with_slices(self.number, slice_ns)
+        }
+    }
+
     /// A unit with the default rules, under a scheduler with slices of `slice_ns`.
     pub(crate) fn with_slices(number: u32, slice_ns: u64) -> Unit {
         Unit { slice: slice_ns, ..Unit::new(number) }
@@ -71,6 +83,13 @@ impl Unit {
 }
 
 impl Cpu {
+    /// The CPU in a scheduler that is loaded again: only the latest interval in which a unit had it remains.
+    pub(crate) fn reloaded(&self) -> Cpu {
+        let near = Near { cache: self.cache, node: self.node, socket: self.socket };
+        let (had_from, had_until, had_by) = (self.had_from, self.had_until, self.had_by);
+        Cpu { had_from, had_until, had_by, ..Cpu::new(near) }
+    }
+
     /// A CPU without an owner that runs nothing.
     pub(crate) fn new(near: Near) -> Cpu {
         Cpu {
@@ -105,6 +124,13 @@ impl Cpu {
             had_by: NOBODY,
             unused: 0,
         }
+    }
+}
+
+impl Own {
+    /// The task in a scheduler that is loaded again: only its unit remains.
+    pub(crate) fn reloaded(&self) -> Own {
+        Own { unit: self.pays, ..Own::default() }
     }
 }
 

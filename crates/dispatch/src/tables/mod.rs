@@ -520,7 +520,7 @@ pub(crate) struct Own {
     /// When it was last placed in a unit because it executed a program, in ns.
     placed_at: u64,
     /// When its current wait began; 0: it does not wait.
-    since: u64,
+    pub(crate) since: u64,
     /// Its state as a party among its unit's tasks.
     memory: Memory,
     /// The unit whose queue it waits in: its own unit, or one that encloses it: see `discipline/smp.h`.

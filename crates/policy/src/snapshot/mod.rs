@@ -159,6 +159,9 @@ pub struct Snapshot {
     pub loans: LoansByPair,
     /// Idle CPU time of all CPUs since the backend started, in nanoseconds.
     pub idle_ns: u64,
+    /// How long CPUs were online, summed over all CPUs since the backend started, in nanoseconds. `None`: the
+    /// backend does not count it, and the machine's CPUs count as online since the previous snapshot.
+    pub online_ns: Option<u64>,
     /// Disks sampled, in any order; empty if nothing can be ordered for disks.
     pub disks: Vec<DiskFacts>,
     /// Jobs, if their threads can be placed; by ascending number.

@@ -1,9 +1,9 @@
 //! Invariants that are checked in every simulation, and must hold on any machine, whatever the policies
 //! decide.
 //!
-//! - Conservation: the CPU time that units used is the time that CPUs were busy, and busy and idle time sum
-//!   to the elapsed time. Free frames and the frames of all owners sum to the machine's, and each owner
-//!   exists. Transferred sectors equal charged sectors.
+//! - Conservation: the CPU time that units used is the time that CPUs were busy, and busy, idle and offline
+//!   time sum to the elapsed time. Free frames and the frames of all owners sum to the machine's, and each
+//!   owner exists. Transferred sectors equal charged sectors.
 //! - No task is forgotten: every runnable task is on a CPU or in a queue.
 //! - No task starves: no wait for a CPU, ended or not, is longer than the bound of its queue (see `patience`)
 //!   or of the baseline scheduler.
@@ -90,16 +90,19 @@ impl Engine<'_> {
         self.audit = audit;
     }
 
-    /// Busy and idle time sum to the elapsed time, and busy time is charged to units and to jobs.
+    /// Busy, idle and offline time sum to the elapsed time, and busy time is charged to units and to jobs.
     fn audit_cpu_time(&mut self, audit: &mut Audit) {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
             let cpu = &self.cpus[cpu];
-            audit.expect(self.now, cpu.busy_ns + cpu.idle_ns == self.now, || {
+            audit.expect(self.now, cpu.busy_ns + cpu.idle_ns + cpu.offline_ns == self.now, || {
                 format!(
-                    "a CPU was busy for {} ns and idle for {} ns, of {}",
-                    cpu.busy_ns, cpu.idle_ns, self.now
+                    "a CPU was busy for {} ns, idle for {} ns and offline for {} ns, of {}",
+                    cpu.busy_ns, cpu.idle_ns, cpu.offline_ns, self.now
                 )
+            });
+            audit.expect(self.now, cpu.is_online || cpu.task.is_none(), || {
+                "a CPU that is offline runs a task".to_owned()
             });
         }
         let busy: u64 = self.cpus.iter().map(|cpu| cpu.busy_ns).sum();
@@ -139,7 +142,7 @@ impl Engine<'_> {
         audit.expect(self.now, stuck == 0 || under_way > 0, || {
             format!("{stuck} tasks wait for disks, none of which has anything to do")
         });
-        let idle = self.cpus.iter().filter(|cpu| cpu.task.is_none()).count();
+        let idle = self.cpus.iter().filter(|cpu| cpu.is_online && cpu.task.is_none()).count();
         // A kicked CPU is about to take a waiting task, so it does not count as idle beside a queue.
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
         // Under Hurricane, a task with a dedicated CPU waits for that CPU while others idle.
@@ -190,7 +193,7 @@ impl Engine<'_> {
             return;
         }
         for cpu in 0..super::number(self.cpus.len()) {
-            if self.cpus[cpu as usize].is_deferred() {
+            if self.cpus[cpu as usize].is_deferred() || !self.cpus[cpu as usize].is_online {
                 continue;
             }
             let (home, runs) = (self.kernel.home(cpu), self.kernel.runs(cpu));

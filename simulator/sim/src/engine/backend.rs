@@ -18,8 +18,9 @@ use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_dispatch::{Holder, NOBODY, UnitRules};
+use commonhold_dispatch::{Holder, NOBODY, Reload, UnitRules};
 use commonhold_ledger::{Statement, Verdict};
+use commonhold_machine::CpuSet;
 use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
@@ -30,6 +31,7 @@ use commonhold_policy::{
 use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, SwitchUpdate, Switches};
 
 use super::Engine;
+use super::switcher::pools_by_cpu;
 use crate::scenario::{Enforces, MemoryLoans, Scenario};
 
 /// The backend's state between turns: the orders in force, and when facts are due.
@@ -229,18 +231,29 @@ impl Engine<'_> {
     /// Gives the switch-time scheduler new rules of a unit, or a new owner of a CPU.
     fn apply_switch(&mut self, update: SwitchUpdate) {
         match update {
-            SwitchUpdate::Unit(unit, Rules { parent, weight, flags, credit_ms, discipline, deadline }) => {
-                let parent = parent.map_or(NOBODY, |parent| parent.0);
-                let rules = UnitRules { parent, weight, flags, credit_ms, discipline, deadline };
-                let accepted = self.kernel.set_unit(self.now, unit.0, rules);
+            SwitchUpdate::Unit(unit, rules) => {
+                let accepted = self.kernel.set_unit(self.now, unit.0, unit_rules(rules));
                 self.audit.expect(self.now, accepted, || {
-                    format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)
+                    format!("the scheduler refused a weight of {} for unit number {}", rules.weight, unit.0)
                 });
             }
             SwitchUpdate::Own(cpu, unit) => {
                 self.kernel.own(self.now, cpu, unit.map_or(NOBODY, |unit| unit.0));
             }
         }
+    }
+
+    /// Makes exactly these CPUs online, and loads the scheduler again with the rules and owners in force, as
+    /// the daemon does after hotplug.
+    pub(super) fn reload_scheduler(&mut self, online: &CpuSet) {
+        let switches = &self.backend.switches;
+        let units: Vec<_> = switches.units().map(|(unit, rules)| (unit.0, unit_rules(rules))).collect();
+        let owners: Vec<_> = switches.owners().map(|(cpu, unit)| (cpu, unit.0)).collect();
+        let Scenario { contract, hardware, .. } = self.scenario;
+        let pools =
+            pools_by_cpu(contract, &hardware.machine.with_cpus(online), super::number(self.cpus.len()));
+        let reload = Reload { units: &units, owners: &owners, pools: &pools };
+        self.kernel.set_online(self.now, online, reload);
     }
 
     /// The facts about all resources but memory, with all progress settled.
@@ -254,6 +267,7 @@ impl Engine<'_> {
             units,
             waited_for: self.waited_for(),
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
+            online_ns: self.online_ns(),
             disks: (0..self.drives.len()).map(|drive| self.disk_facts(drive)).collect(),
             jobs: self.jobs(),
             ..Snapshot::default()
@@ -462,6 +476,7 @@ impl Engine<'_> {
         if self.next_migration_end().is_some_and(|at| at <= self.now) {
             self.complete_migrations();
         }
+        self.check_for_hotplug(&mut steward);
         let turn = match steward.turn(self, 0) {
             Ok(turn) => turn,
             Err(never) => match never {},
@@ -519,6 +534,13 @@ impl Engine<'_> {
     pub(super) fn statement(&self) -> Statement {
         self.steward.as_ref().map_or_else(Statement::default, Steward::statement)
     }
+}
+
+/// A unit's rules in the form of the scheduler.
+fn unit_rules(rules: Rules) -> UnitRules {
+    let Rules { parent, weight, flags, credit_ms, discipline, deadline } = rules;
+    let parent = parent.map_or(NOBODY, |parent| parent.0);
+    UnitRules { parent, weight, flags, credit_ms, discipline, deadline }
 }
 
 #[cfg(test)]

@@ -41,9 +41,11 @@ pub(super) struct Cpu {
     deferred_since: Option<Time>,
     /// The task that ran here last, or [`NONE`].
     last: u32,
-    /// Total busy and idle time.
+    pub(super) is_online: bool,
+    /// Total busy and idle time, and the time for which the CPU was offline.
     pub(super) busy_ns: u64,
     pub(super) idle_ns: u64,
+    pub(super) offline_ns: u64,
     pub(super) switches: u64,
 }
 
@@ -65,8 +67,10 @@ impl Cpu {
             kicked: None,
             deferred_since: None,
             last: NONE,
+            is_online: true,
             busy_ns: 0,
             idle_ns: 0,
+            offline_ns: 0,
             switches: 0,
         }
     }
@@ -74,6 +78,11 @@ impl Cpu {
     /// The slowdown of a task on this CPU by interrupts alone.
     fn alone(&self) -> Slow {
         Slow::NOT.times(self.interrupted)
+    }
+
+    /// Takes an idle CPU offline: an interrupt under way does not arrive any more.
+    pub(super) fn go_offline(&mut self) {
+        (self.is_online, self.kicked, self.deferred_since) = (false, None, None);
     }
 
     /// Whether an interrupt is under way at which the CPU chooses a task.
@@ -180,8 +189,24 @@ impl Engine<'_> {
         if next == before && runnable {
             return;
         }
+        self.leave_cpu(index, runnable);
+        self.cpus[index].task = next;
+        if let Some(task) = next {
+            if before.is_none() {
+                self.skip_ticks(index);
+            }
+            self.memory.note_run(self.tasks[task as usize].space);
+            self.switch_to(id, task);
+            self.update_remote_slowdown(index);
+            self.retry_spin_lock(task);
+        }
+        self.running_set_changed |= self.has_contention();
+    }
+
+    /// Takes the task off a CPU, if it has one. `runnable`: the task waits for a CPU from now on.
+    pub(super) fn leave_cpu(&mut self, index: usize, runnable: bool) {
         self.account(index);
-        if let Some(previous) = before {
+        if let Some(previous) = self.cpus[index].task.take() {
             let task = &mut self.tasks[previous as usize];
             // The switch to a task was charged in advance. If the task leaves during the switch, the rest is
             // refunded.
@@ -196,18 +221,7 @@ impl Engine<'_> {
                 task.waits = Some(self.patience.begin(self.now, task.runs_for));
             }
         }
-        self.cpus[index].task = next;
         self.cpus[index].since = self.now;
-        if let Some(task) = next {
-            if before.is_none() {
-                self.skip_ticks(index);
-            }
-            self.memory.note_run(self.tasks[task as usize].space);
-            self.switch_to(id, task);
-            self.update_remote_slowdown(index);
-            self.retry_spin_lock(task);
-        }
-        self.running_set_changed |= self.has_contention();
     }
 
     /// Starts a task on a CPU, and charges the task for the switch and for the refill of the cache.
@@ -270,13 +284,13 @@ impl Engine<'_> {
         slow.book(spent, elapsed, work);
     }
 
-    /// Accounts a CPU's time up to now as busy or idle.
+    /// Accounts a CPU's time up to now as busy, idle or offline.
     pub(super) fn account(&mut self, index: usize) {
         let cpu = &mut self.cpus[index];
         let elapsed = self.now - cpu.accounted;
         cpu.accounted = self.now;
         let Some(task) = cpu.task else {
-            cpu.idle_ns += elapsed;
+            *(if cpu.is_online { &mut cpu.idle_ns } else { &mut cpu.offline_ns }) += elapsed;
             return;
         };
         cpu.busy_ns += elapsed;

@@ -14,6 +14,7 @@ mod backend;
 mod cpu;
 mod files;
 mod gates;
+mod hotplug;
 mod linux;
 mod loans;
 mod locks;
@@ -53,6 +54,7 @@ use backend::BackendState;
 use cpu::Cpu;
 use files::{FileState, Purpose};
 use gates::Gates;
+use hotplug::Hotplug;
 use loans::Loans;
 use locks::Lock;
 use patience::Patience;
@@ -143,6 +145,7 @@ pub(crate) struct Engine<'a> {
 
     /// How many of the workload's timed changes of rights have been made.
     changed: usize,
+    hotplug: Hotplug,
     rounds: Rounds,
     windows: Windows,
     /// By job: how long its tasks waited for a CPU after waking up.
@@ -166,6 +169,7 @@ enum Event {
     Policy,
     Memory,
     Rights,
+    Hotplug,
     Job(usize),
     Task(TaskId),
 }
@@ -258,6 +262,7 @@ impl<'a> Engine<'a> {
             throttled: VecDeque::new(),
             flushing: 0,
             changed: 0,
+            hotplug: Hotplug::new(scenario),
             windows: Windows::new(units, rounds.every_ns),
             rounds,
             wakes: vec![Waits::default(); scenario.workload.jobs.len()],
@@ -278,6 +283,7 @@ impl<'a> Engine<'a> {
     /// Sets the timers of time 0: arrivals of jobs, the policy, memory, and the first change of rights.
     fn set_first_timers(&mut self) {
         self.prepare_units();
+        self.begin_hotplug();
         for (number, job) in self.scenario.workload.jobs.iter().enumerate() {
             if !job.background {
                 self.unfinished += job.count;
@@ -317,6 +323,7 @@ impl<'a> Engine<'a> {
                 Event::Policy => self.policy_event(),
                 Event::Memory => self.memory_event(),
                 Event::Rights => self.rights_event(),
+                Event::Hotplug => self.hotplug_event(),
                 Event::Job(job) => self.job_event(job),
                 Event::Task(task) => self.task_event(task),
             }
@@ -324,9 +331,10 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Completes an event: sends interrupts to kicked CPUs, updates the speeds of tasks whose neighbours
-    /// changed, and lets Linux reclaim memory in the background.
+    /// Completes an event: makes a change of the CPUs that waited for it, sends interrupts to kicked CPUs,
+    /// updates the speeds of tasks whose neighbours changed, and lets Linux reclaim memory in the background.
     fn follow_up(&mut self) {
+        self.continue_hotplug();
         if self.kernel.has_kicks() {
             self.deliver_kicks();
         }
@@ -345,7 +353,7 @@ impl<'a> Engine<'a> {
     }
 
     /// What a timer is for. Timers are numbered in this order: CPUs, drives, policy, memory, changes of
-    /// rights, jobs, tasks.
+    /// rights, hotplug, jobs, tasks.
     fn event(&self, id: TimerId) -> Event {
         let (cpus, drives) = (self.cpus.len(), self.drives.len());
         let jobs = self.scenario.workload.jobs.len();
@@ -360,8 +368,10 @@ impl<'a> Engine<'a> {
             Event::Memory
         } else if index == cpus + drives + 2 {
             Event::Rights
-        } else if index < cpus + drives + 3 + jobs {
-            Event::Job(index - cpus - drives - 3)
+        } else if index == cpus + drives + 3 {
+            Event::Hotplug
+        } else if index < cpus + drives + 4 + jobs {
+            Event::Job(index - cpus - drives - 4)
         } else {
             Event::Task(id - self.task_timer(0))
         }
@@ -371,17 +381,18 @@ impl<'a> Engine<'a> {
         number(self.cpus.len() + drive)
     }
 
-    /// The policy's timer. The next two numbers are the timers of memory and of changes of rights.
+    /// The policy's timer. The next three numbers are the timers of memory, of changes of rights, and of
+    /// hotplug.
     fn policy_timer(&self) -> TimerId {
         number(self.cpus.len() + self.drives.len())
     }
 
     fn job_timer(&self, job: usize) -> TimerId {
-        number(self.cpus.len() + self.drives.len() + 3 + job)
+        number(self.cpus.len() + self.drives.len() + 4 + job)
     }
 
     fn task_timer(&self, task: TaskId) -> TimerId {
-        number(self.cpus.len() + self.drives.len() + 3 + self.scenario.workload.jobs.len()) + task
+        number(self.cpus.len() + self.drives.len() + 4 + self.scenario.workload.jobs.len()) + task
     }
 
     /// Starts the next copy of a job.

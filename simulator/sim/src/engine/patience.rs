@@ -54,6 +54,7 @@
 //! latency-rate servers (Stiliadis, Varma 1998).
 
 use commonhold_contract::{Contract, Discipline, MILLIONTH, Scheme, UnitId};
+use commonhold_steward::HOTPLUG_NS;
 
 use crate::Time;
 use crate::scenario::{CallBack, Scenario};
@@ -107,6 +108,12 @@ pub(super) struct Patience {
     /// The longest time for which a CPU kept its task for a spin lock although it was to choose another.
     deferral_max_ns: Time,
     cpus: u64,
+    /// The smallest number of CPUs that were online at once.
+    cpus_min: u64,
+    /// Whether CPUs went offline or came online since the latest plan for the present machine.
+    is_outdated: bool,
+    /// The longest time in which plans may be for another machine, after each change of the CPUs.
+    outdated_ns: Time,
     /// The number of units, including the two built-in ones.
     units: u64,
     /// H(m) in thousandths.
@@ -143,6 +150,9 @@ impl Patience {
             call_back_ns: call_back_ns(scenario),
             deferral_max_ns: 0,
             cpus: scenario.hardware.machine.cpus.len() as u64,
+            cpus_min: scenario.hardware.machine.cpus.len() as u64,
+            is_outdated: false,
+            outdated_ns: 0,
             units: units as u64,
             harmonic: harmonic(units as u64),
             changes: 0,
@@ -194,7 +204,21 @@ impl Patience {
 
     /// A task that runs for a unit begins to wait.
     pub(super) fn begin(&self, now: Time, unit: u32) -> Wait {
-        Wait { since: now, left: self.queues[self.queue(unit)].left, changes: self.changes }
+        let changes = self.changes - u64::from(self.is_outdated);
+        Wait { since: now, left: self.queues[self.queue(unit)].left, changes }
+    }
+
+    /// CPUs went offline or came online, and `cpus` are online. Until the daemon notices, units have the CPUs
+    /// of the plan before.
+    pub(super) fn note_online(&mut self, cpus: usize) {
+        self.cpus_min = self.cpus_min.min(cpus as u64);
+        (self.is_outdated, self.outdated_ns) = (true, HOTPLUG_NS);
+        self.changes += 1;
+    }
+
+    /// From now on, plans are for the CPUs that are online.
+    pub(super) fn note_noticed(&mut self) {
+        self.is_outdated = false;
     }
 
     /// A plan has been carried out, which shares all CPUs by time or divides them among units.
@@ -209,7 +233,7 @@ impl Patience {
     /// of a CPU), and of the unit's weight. The smallest entitlement of the run determines the bound.
     pub(super) fn note_entitlement(&mut self, unit: u32, own: u64, weight: u32) {
         // On time-shared CPUs, the weight determines the rate.
-        let by_weight = self.cpus * MILLIONTH * u64::from(weight) / (WEIGHTS + self.units);
+        let by_weight = self.cpus_min * MILLIONTH * u64::from(weight) / (WEIGHTS + self.units);
         let entitled = if self.time_shared { own.min(by_weight) } else { own };
         if self.pool || entitled >= self.queues[unit as usize].entitled {
             return;
@@ -242,7 +266,12 @@ impl Patience {
         let lag = self.lag(queue, rivals).saturating_mul(1 + changes);
         let served =
             u128::from(work.saturating_add(lag)) * u128::from(MILLIONTH) / u128::from(queue.entitled);
-        let served = Time::try_from(served).unwrap_or(Time::MAX);
+        // Without hotplug, a change of the mode costs no such time.
+        let outdated_ns = match self.outdated_ns {
+            0 => 0,
+            ns => (ns + self.pause_max_ns).saturating_mul(changes),
+        };
+        let served = Time::try_from(served).unwrap_or(Time::MAX).saturating_add(outdated_ns);
         let bound = served.saturating_add(self.pause_max_ns + self.call_back_ns + self.interrupt_ns);
         Some(if queue.is_bounded_by_rescues { bound.max(self.rescued_ns(rivals)) } else { bound })
     }
@@ -250,7 +279,7 @@ impl Patience {
     /// The time within which each of `rivals` tasks is rescued: one rescue time per round needed to reach
     /// them all.
     fn rescued_ns(&self, rivals: u64) -> Time {
-        let rounds = rivals.saturating_mul(self.slice_ns).div_ceil(self.cpus * RESCUES_NS);
+        let rounds = rivals.saturating_mul(self.slice_ns).div_ceil(self.cpus_min * RESCUES_NS);
         RESCUED_NS.saturating_mul(rounds.max(1))
     }
 

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
-
-use commonhold_machine::Cpu;
+use commonhold_contract::Contract;
+use commonhold_dispatch::{
+    Account, Kernel, Kick, NOBODY, Recall, Reload, Settings, TaskId, Unit, UnitRules, near,
+};
+use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::pools;
 use commonhold_steward::{disciplined, seated};
 
@@ -66,12 +68,7 @@ impl Switcher {
                     gated: false,
                     seed,
                 });
-                if seated(&scenario.contract) {
-                    let pools = pools(&scenario.hardware.machine, scenario.contract.machine.pools).by_cpu();
-                    let pool_of = |cpu: &Cpu| pools.get(&cpu.id).map_or(NOBODY, |pool| number(*pool));
-                    kernel
-                        .set_pools(&scenario.hardware.machine.cpus.iter().map(pool_of).collect::<Vec<u32>>());
-                }
+                kernel.set_pools(&pools_by_cpu(&scenario.contract, &scenario.hardware.machine, cpus));
                 Switcher::Commonhold(kernel)
             }
             Scheduler::IrixDecay => {
@@ -159,6 +156,13 @@ impl Switcher {
         }
     }
 
+    /// Makes exactly these CPUs online. Baselines do not do this, and scenarios that need it are refused.
+    pub(super) fn set_online(&mut self, now: Time, online: &CpuSet, reload: Reload<'_>) {
+        if let Switcher::Commonhold(kernel) = self {
+            kernel.set_online(now, online, reload);
+        }
+    }
+
     /// Lets a task run for another unit: a lock's holder runs for the unit of the first waiter. Baselines do
     /// not do this.
     pub(super) fn move_to_unit(&mut self, now: Time, id: TaskId, unit: u32) {
@@ -239,4 +243,14 @@ impl Switcher {
             Switcher::Hurricane(baseline) => Some(baseline.patience(switch_ns, tasks)),
         }
     }
+}
+
+/// The pool of each of `cpus` CPUs, by number: [`NOBODY`] for a CPU that the machine lacks. Empty if tasks
+/// have no seats.
+pub(super) fn pools_by_cpu(contract: &Contract, machine: &Machine, cpus: u32) -> Vec<u32> {
+    if !seated(contract) {
+        return Vec::new();
+    }
+    let pools = pools(machine, contract.machine.pools).by_cpu();
+    (0..cpus).map(|cpu| pools.get(&cpu).map_or(NOBODY, |pool| number(*pool))).collect()
 }

@@ -32,6 +32,7 @@ impl Engine<'_> {
             disks: (0..self.drives.len()).map(|drive| self.disk(drive)).collect(),
             busy_ns: self.cpus.iter().map(|cpu| cpu.busy_ns).sum(),
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
+            online: self.hotplug.outcome(),
             switches: self.cpus.iter().map(|cpu| cpu.switches).sum(),
             locks: self.locks(),
             ledger: self.statement(),

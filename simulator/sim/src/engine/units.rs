@@ -103,7 +103,9 @@ impl Engine<'_> {
     pub(super) fn note_entitled(&mut self, entitled: &[u64]) {
         self.units.set_entitled(entitled, self.now);
         let contract = &self.scenario.contract;
-        let is_time_shared = self.kernel.home(0) == commonhold_dispatch::NOBODY;
+        let planned_cpus = self.steward.as_ref().map(|steward| &steward.machine().cpus);
+        let first_cpu = planned_cpus.and_then(|cpus| cpus.first()).map_or(0, |cpu| cpu.id);
+        let is_time_shared = self.kernel.home(first_cpu) == commonhold_dispatch::NOBODY;
         self.patience.note_plan(self.now, is_time_shared);
         let mut own = self.units.entitled.clone();
         for id in contract.held() {

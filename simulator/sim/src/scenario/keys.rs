@@ -61,6 +61,8 @@ pub(crate) enum Kind {
     Tickets { max: u64 },
     /// A number of a job's rounds: `100 rounds of JOB`.
     Rounds,
+    /// CPUs by number: `0-3,8`.
+    Cpus,
     /// A list of steps.
     Steps,
     /// A matrix of distances between nodes, as a list of lists.
@@ -99,7 +101,8 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Shape,
             "",
             "\"nodes:1 cpus:8 memory:44MiB\"",
-            "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. Required.",
+            "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. A list has a value for \
+             each node: `cpus:8,8,4 memory:32GiB,32GiB,16GiB`. Required.",
         ),
         // The published experiments ran on `irix`.
         key(
@@ -690,6 +693,13 @@ pub(crate) static WORKLOAD: Table = Table {
             "Offers by name: tickets of one resource for tickets of another. Offers that fit each other are served; \
              exchanged tickets come back when the exchange ends.",
         ),
+        key(
+            "cpus",
+            Kind::Named(&CPUS),
+            "",
+            "{ maintenance = { at = \"10s\", offline = \"1\" } }",
+            "CPUs that go offline or come online, by name of the event.",
+        ),
     ],
 };
 
@@ -951,6 +961,24 @@ pub(crate) static CHANGE: Table = Table {
             "How many the unit has from then on; with `to`, how many it gives. Required.",
         ),
         key("to", Kind::Unit, "", "\"chemistry\"", "The unit, with the same parent, that receives them."),
+    ],
+};
+
+/// `[cpus.NAME]`.
+pub(crate) static CPUS: Table = Table {
+    title: "a change of the CPUs that are online",
+    definition: "[cpus.NAME]",
+    keys: &[
+        key("at", Kind::Time { min: 0, max: HORIZON_MAX_NS }, "\"0s\"", "\"10s\"", "When it happens."),
+        key(
+            "offline",
+            Kind::Cpus,
+            "",
+            "\"4-7\"",
+            "The CPUs that go offline. Memory stays. The daemon notices within a second and a turn. This key or `online` \
+             is required.",
+        ),
+        key("online", Kind::Cpus, "", "\"4-7\"", "The CPUs that come back online."),
     ],
 };
 

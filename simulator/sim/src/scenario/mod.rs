@@ -19,6 +19,7 @@ mod cycles;
 mod demand;
 pub mod edit;
 mod folder;
+mod hotplug;
 mod interrupts;
 mod keys;
 mod latency;

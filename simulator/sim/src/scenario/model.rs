@@ -2,7 +2,7 @@
 //! references as indices.
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_machine::Machine;
+use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::rights::Change;
 
 use crate::Time;
@@ -394,6 +394,17 @@ pub struct Workload {
     pub changes: Vec<RightsChange>,
     /// Changes of rights that wait for a job.
     pub awaited: Vec<AwaitedChange>,
+    /// Which CPUs are online from when on, in order of time. Before the first entry, all CPUs are online.
+    pub online: Vec<OnlineChange>,
+}
+
+/// CPUs go offline or come online.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnlineChange {
+    /// The time of the change, in ns.
+    pub at_ns: Time,
+    /// The CPUs that are online from then on, at least one.
+    pub online: CpuSet,
 }
 
 /// A change of rights at a fixed time.

@@ -86,6 +86,7 @@ fn range(kind: Kind) -> String {
             format!("RESOURCE:TICKETS; one of {resources}; 1 to {max}")
         }
         Kind::Rounds => "N rounds of JOB".to_owned(),
+        Kind::Cpus => "CPUs such as \"0-3,8\"".to_owned(),
         Kind::Steps => "a list of steps".to_owned(),
         Kind::Distances { min, max } => format!("a list of lists of numbers, {min} to {max}"),
     }

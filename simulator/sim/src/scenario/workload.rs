@@ -10,6 +10,7 @@ use toml::de::DeTable;
 
 use super::changes;
 use super::check::{self, Places};
+use super::hotplug;
 use super::keys::{EVENT, FILE, JOB, LOCK, PROGRAM, TIMER, Table, WORKLOAD};
 use super::limits::{CHANGES_MAX, EVENTS_MAX, FILES_MAX, HORIZON_MAX_NS, JOBS_MAX, LOCKS_MAX, PROGRAMS_MAX};
 use super::model::{Event, File, Hardware, Job, Lock, Program, Timer, Workload};
@@ -26,8 +27,7 @@ const REUSE_NS: Time = 300_000_000;
 /// Reads a workload for a contract and a machine. One pass reports every mistake.
 pub fn parse_workload(text: &str, contract: &Contract, hardware: &Hardware) -> Parsed<Workload> {
     read(text, &WORKLOAD, |document, entries| {
-        let disks = Names::new("disk", hardware.disks.iter().map(|disk| disk.name.as_str()));
-        let (workload, places) = workload(document, &entries, contract, &disks);
+        let (workload, places) = workload(document, &entries, contract, hardware);
         check::workload(document, &workload, &places, hardware);
         workload
     })
@@ -37,8 +37,9 @@ fn workload(
     document: &mut Document,
     entries: &[Entry],
     contract: &Contract,
-    disks: &Names,
+    hardware: &Hardware,
 ) -> (Workload, Places) {
+    let disks = &Names::new("disk", hardware.disks.iter().map(|disk| disk.name.as_str()));
     let mut named_tables = |name: &str, max| {
         let entry = entries.iter().find(|entry| entry.key.name == name);
         entry.map(|entry| tables(document, entry, name, max)).unwrap_or_default()
@@ -51,6 +52,7 @@ fn workload(
     let jobs = named_tables("job", JOBS_MAX);
     let changes = named_tables("change", CHANGES_MAX);
     let offers = named_tables("offer", CHANGES_MAX);
+    let cpus = named_tables("cpus", CHANGES_MAX);
     let known = Known {
         files: Names::new("file", files.iter().map(|(named, _)| named.name)),
         locks: Names::new("lock", locks.iter().map(|(named, _)| named.name)),
@@ -87,6 +89,7 @@ fn workload(
     }
     let tables = [&changes[..], &offers[..]];
     (workload.changes, workload.awaited) = changes::read(document, tables, contract, &workload);
+    workload.online = hotplug::read(document, &cpus, hardware, workload.horizon_ns);
     (workload, places)
 }
 

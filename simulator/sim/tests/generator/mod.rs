@@ -37,6 +37,82 @@ pub(crate) fn texts(seed: u64) -> Texts {
     }
 }
 
+/// The scenario of a seed, sometimes of nested disciplines, on a machine whose nodes differ and whose CPUs go
+/// offline and come online. All have the project's scheduler.
+pub(crate) fn hotplugged(seed: u64) -> Texts {
+    let mut chance = Chance::of(seed ^ 0x0ff1);
+    let Texts { contract, machine, mut workload } = match chance.once_in(4) {
+        true => nested(chance.one_of(&Discipline::ALL), chance.one_of(&Discipline::ALL), seed),
+        false => texts(seed),
+    };
+    // Distances, and programs that access remote memory, are for two nodes.
+    let nodes = match (machine.contains("[latency]"), machine.contains("nodes:2")) {
+        (true, _) => 2,
+        (false, two) => chance.from(1 + u64::from(two), 3),
+    };
+    let mut parts = |least| {
+        let mut parts: Vec<u64> = (0..nodes).map(|_| chance.from(0, 4)).collect();
+        let first = usize::try_from(chance.from(0, nodes - 1)).unwrap();
+        parts[first] = parts[first].max(least);
+        parts
+    };
+    let (cpus, memory) = (parts(2), parts(1));
+    let memory_kib = memory_kib(&machine);
+    let sum: u64 = memory.iter().sum();
+    let list = |values: Vec<String>| values.join(",");
+    let shape = format!(
+        "cpus:{} memory:{}",
+        list(cpus.iter().map(u64::to_string).collect()),
+        list(memory.iter().map(|part| format!("{}KiB", memory_kib * part / sum)).collect())
+    );
+    let mut text = String::new();
+    for line in machine.lines().filter(|line| !line.starts_with("scheduler")) {
+        let _ = match line.starts_with("shape") {
+            true => writeln!(text, "shape = \"{shape}\""),
+            false => writeln!(text, "{line}"),
+        };
+    }
+    workload += &go_and_come(&mut chance, cpus.iter().sum(), horizon_ms(&workload));
+    Texts { contract, machine: text, workload }
+}
+
+/// All memory of a machine of this generator, in KiB.
+fn memory_kib(machine: &str) -> u64 {
+    let shape = machine.lines().find(|line| line.starts_with("shape")).unwrap();
+    let shape = shape.split('"').nth(1).unwrap();
+    commonhold_machine::Machine::synthetic(shape).unwrap().memory_bytes() / 1024
+}
+
+fn horizon_ms(workload: &str) -> u64 {
+    let horizon = workload.split('"').nth(1).unwrap();
+    let (number, unit) = horizon.split_at(horizon.find(|c: char| !c.is_ascii_digit()).unwrap());
+    number.parse::<u64>().unwrap() * if unit == "s" { 1000 } else { 1 }
+}
+
+/// Changes of the CPUs that are online.
+fn go_and_come(chance: &mut Chance, cpus: u64, horizon_ms: u64) -> String {
+    let (mut text, mut at_ms, mut online) = (String::new(), 0, vec![true; usize::try_from(cpus).unwrap()]);
+    let latest = chance.one_of(&[0, 1, 30, 400]);
+    for change in 0..chance.from(1, 8) {
+        at_ms += latest + chance.one_of(&[0, 1, 40, 300, 1500]);
+        let count = online.iter().filter(|online| **online).count();
+        let goes = count == online.len() || count > 1 && chance.once_in(2);
+        let mut chosen: Vec<usize> =
+            (0..online.len()).filter(|cpu| online[*cpu] == goes && chance.once_in(2)).collect();
+        if goes && chosen.len() == count {
+            chosen.pop();
+        }
+        if at_ms >= horizon_ms || chosen.is_empty() {
+            continue;
+        }
+        chosen.iter().for_each(|cpu| online[*cpu] = !goes);
+        let (key, list) = (if goes { "offline" } else { "online" }, chosen.iter().map(usize::to_string));
+        let list = list.collect::<Vec<_>>().join(",");
+        let _ = writeln!(text, "[cpus.c{change}]\nat = \"{at_ms}ms\"\n{key} = \"{list}\"");
+    }
+    text
+}
+
 /// A minute of endless work in a unit of one discipline with sub-units of others, the first of which has that
 /// of `inner`.
 ///
