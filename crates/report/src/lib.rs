@@ -11,6 +11,7 @@ pub mod bus;
 pub mod bus_capacity;
 pub mod comparison;
 pub mod cost_model;
+pub mod csv;
 pub mod currency;
 mod disks;
 pub mod doctor;

@@ -78,8 +78,12 @@ pub enum MethodChoice {
 
 /// Show a recording, or export it for other tools
 ///
-/// Without options, prints what the recording is of: its machine, contract and length, what was lost, and what
-/// each unit did.
+/// Prints what the recording is of: its machine, contract and length, what was lost, and what each unit did.
+/// With --perfetto or --csv it writes files instead, unless --json is given too. Files and folders that exist
+/// are not overwritten. They are readable by you alone, as the recording is.
+///
+/// If the recording was cut short, what was complete is shown, with a warning. If it is damaged, what is
+/// before the damage is shown, and the exit code is 1.
 #[derive(Debug, Args)]
 pub struct Recording {
     /// A file that `commonhold record` wrote
@@ -90,7 +94,8 @@ pub struct Recording {
     /// Write a trace for the Perfetto viewer: a row for each CPU and each unit, loans and call-backs as flows
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
-    /// Write CSV files into this new folder: threads, events, bursts, units, processes, disks
+    /// Write CSV files into this new folder: threads, events, bursts, waits, sleeps, loans, call-backs, units, processes,
+    /// disks
     #[arg(long, value_name = "FOLDER")]
     pub csv: Option<PathBuf>,
 }

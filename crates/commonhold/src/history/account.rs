@@ -7,6 +7,7 @@ use commonhold_history::{Record, Sample, UnitUse, UserUse};
 use commonhold_ledger::Statement;
 use commonhold_live::observe::names::SystemNames;
 use commonhold_report::Style;
+use commonhold_report::csv::line;
 use commonhold_report::figures::{bytes, duration, percent_text};
 use commonhold_report::table::{Paint, Table, clean, wrap};
 use jiff::ZonedDateTime;
@@ -249,7 +250,7 @@ impl Account {
             for (user, used_ns) in self.users_of(unit) {
                 let uid = user.uid().map_or_else(String::new, |uid| uid.to_string());
                 let cells = [unit.unit.clone(), uid, user.name(names), csv::seconds(used_ns)];
-                text += &csv::line(&[&begin[..], &cells].concat());
+                text += &line(&[&begin[..], &cells].concat());
             }
         }
         text

@@ -3,7 +3,7 @@
 use commonhold_contract::Resource;
 use commonhold_history::{Record, UnitUse};
 use commonhold_ledger::Verdict;
-use commonhold_report::table::clean;
+use commonhold_report::csv::line;
 use jiff::tz::TimeZone;
 
 use super::when::rfc_3339;
@@ -77,32 +77,10 @@ pub(super) fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// A line. A spreadsheet would evaluate a name that begins like a formula, such as a user's; an apostrophe
-/// before it makes it text.
-pub(super) fn line(cells: &[String]) -> String {
-    let safe = |cell: &String| {
-        let cell = clean(cell);
-        let cell = if cell.starts_with(['=', '+', '-', '@']) { format!("'{cell}") } else { cell };
-        match cell.contains([',', '"']) {
-            true => format!("\"{}\"", cell.replace('"', "\"\"")),
-            false => cell,
-        }
-    };
-    cells.iter().map(safe).collect::<Vec<_>>().join(",") + "\r\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use commonhold_history::{DiskUse, MemoryUse};
-
-    #[test]
-    fn a_name_is_no_formula_and_moves_no_cursor() {
-        let cells = ["=1+2", "+a", "-a", "@a", "a=b", "\u{1b}[2J\r\n\t\u{9b}x", "=\"a\",b", ""];
-        let expected =
-            "'=1+2,'+a,'-a,'@a,a=b,\u{FFFD}[2J\u{FFFD}\u{FFFD}\u{FFFD}\u{FFFD}x,\"'=\"\"a\"\",b\",\r\n";
-        assert_eq!(line(&cells.map(str::to_owned)), expected);
-    }
 
     #[test]
     fn every_column_has_a_head() {

@@ -1,251 +1,521 @@
-//! Follows the events of a recording: what ran on each CPU, and what each thread waited for.
+//! Follows the scheduler's events: what ran on each CPU, and what each thread did.
 //!
-//! The kernel does not report every switch on every machine. A thread that leaves a CPU on which another one
-//! was seen last shows that a switch is missing: the other one has left, at an unknown time up to now.
+//! Problem. Events are changes of state, and some may be missing: the kernel lost them, or a thread was
+//! already running or asleep when the recording began.
+//!
+//! Algorithm. Each CPU and each thread has a state, which may be unknown. An event that contradicts a state
+//! shows that events are missing: the state becomes unknown, no interval is made of it, and the contradiction
+//! is counted. The event itself is believed. The first thread that leaves a CPU has run there since the first
+//! event of all, as otherwise there would have been an event of this CPU.
+//!
+//! A *loan* is the time for which a CPU runs threads of one unit, the borrower, without a break, while
+//! the accounts have it as another unit's home CPU. A *call-back* begins when a thread of the owner wakes,
+//! none of the owner's home CPUs is idle, and a borrower is on at least one of them. It ends when a thread
+//! of the owner runs on a CPU that a borrower had. The accounts count loans and call-backs by their own
+//! rules, so their sums differ somewhat.
+//!
+//! Properties. The bursts of a CPU do not overlap, and neither do the loans of a CPU or the call-backs of a
+//! unit. Memory is bounded, whatever the events are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
-use commonhold_recording::{Event, Left, Thread};
+use commonhold_machine::CpuSet;
+use commonhold_recording::{Event, Left, Thread, TimedEvent, UnitSample};
 
-/// CPUs with higher numbers are not followed: a damaged recording may name any.
-const CPUS_MAX: u32 = 1 << 14;
-/// The most threads that are followed at a time.
+/// CPU numbers are below this, as in lists of CPUs.
+const CPUS_MAX: u32 = 65_536;
+/// Threads whose state is kept at a time.
 const THREADS_MAX: usize = 1 << 20;
-
-/// What an event ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// A thread left a CPU.
-    Ran {
-        /// The thread.
-        thread: u32,
-        /// The CPU.
-        cpu: u32,
-        /// When it began to run.
-        from_ns: u64,
-        /// Why it left; `None` if that was not seen.
-        left: Option<Left>,
-    },
-    /// A thread got a CPU for which it had waited.
-    Waited {
-        /// The thread.
-        thread: u32,
-        /// The CPU.
-        cpu: u32,
-        /// Since when it was runnable.
-        from_ns: u64,
-        /// Whether a wake-up began the wait; otherwise it was preempted.
-        woken: bool,
-        /// The thread that left the CPU; 0: the CPU was idle.
-        before: u32,
-    },
-}
+/// Different paths of units that are kept.
+pub(super) const UNITS_MAX: usize = 1 << 16;
+/// Home CPUs of all units that are read from a sample; a CPU occurs once for each level of units.
+const HOMES_MAX: usize = 1 << 20;
+/// The longest name of a thread that is kept, in bytes: the kernel's have 15.
+const NAME_BYTES_MAX: usize = 64;
+/// The longest path of a unit that is kept, in bytes.
+const PATH_BYTES_MAX: usize = 1024;
+/// The unit of threads whose unit is not kept.
+const FURTHER_UNITS: &str = "(further units)";
 
 /// A thread.
-#[derive(Debug, Default)]
-struct Followed {
-    unit: String,
-    name: String,
-    /// Since when it is runnable, and whether a wake-up made it so.
-    ready: Option<(u64, bool)>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Who {
+    pub(super) tid: u32,
+    /// 0 if unknown.
+    pub(super) pid: u32,
+    /// Empty if unknown.
+    pub(super) name: Rc<str>,
+    /// The path of its unit; empty if it is in no unit, or in an unknown one.
+    pub(super) unit: Rc<str>,
 }
 
-/// The state of all CPUs and threads.
+/// What came of the events. Times are in ns since the recording began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// A thread was seen for the first time, or in another unit.
+    Seen(Who),
+    /// A thread ran.
+    Burst(Burst),
+    /// A thread waited for a CPU.
+    Wait(Wait),
+    /// A thread slept.
+    Sleep(Sleep),
+    /// A thread handed a request to a disk.
+    Transfer { who: Who, bytes: u32, write: bool },
+    /// A loan began. Its first burst follows.
+    LoanBegan(Loan),
+    /// A loan ended.
+    LoanEnded(Loan, u64),
+    /// A call-back ended. The burst that answers it follows, unless its end is missing.
+    CallBack(CallBack),
+}
+
+/// The time for which a thread ran on a CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Burst {
+    pub(super) who: Who,
+    pub(super) cpu: u32,
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+    /// Why it ended; `None` at the end of the recording.
+    pub(super) left: Option<Left>,
+    /// The loan of which it is a part.
+    pub(super) loan: Option<Loan>,
+    /// The number of the call-back that it answers.
+    pub(super) answers: Option<u64>,
+}
+
+/// The time for which a thread was runnable without a CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub(super) who: Who,
+    /// The CPU that it got.
+    pub(super) cpu: u32,
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) after: After,
+}
+
+/// How a wait for a CPU began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// The thread was woken.
+    Wake,
+    /// The thread was preempted.
+    Preemption,
+    /// The thread is new, and was woken for the first time.
+    Fork,
+}
+
+/// The time for which a thread slept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sleep {
+    pub(super) who: Who,
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+    /// Whether no signal could wake it.
+    pub(super) is_blocked: bool,
+}
+
+/// A CPU on loan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Loan {
+    /// Unique among loans and call-backs.
+    pub(super) number: u64,
+    pub(super) cpu: u32,
+    pub(super) lender: Rc<str>,
+    pub(super) borrower: Rc<str>,
+    pub(super) begin_ns: u64,
+}
+
+/// A call-back of a CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CallBack {
+    /// Unique among loans and call-backs.
+    pub(super) number: u64,
+    pub(super) unit: Rc<str>,
+    /// The CPU that the unit got.
+    pub(super) cpu: u32,
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+}
+
+/// How the events contradicted each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub(super) struct Contradictions {
+    /// Switches that must have happened without an event.
+    pub(super) switches: u64,
+    /// Wake-ups that must have happened without an event.
+    pub(super) wake_ups: u64,
+    /// Events with a CPU number that no machine has.
+    pub(super) impossible: u64,
+}
+
+/// The state of CPUs and threads.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
-    /// By CPU: the thread that runs there, and since when.
-    cpus: Vec<Option<(u32, u64)>>,
+    cpus: BTreeMap<u32, Cpu>,
     threads: HashMap<u32, Followed>,
-    /// The number of switches that are missing.
-    pub(super) missing: u64,
+    units: BTreeSet<Rc<str>>,
+    /// The unit of each home CPU.
+    homes: BTreeMap<u32, Rc<str>>,
+    owners: BTreeMap<Rc<str>, Owner>,
+    numbers: u64,
+    /// The times of the first and the last event.
+    first_ns: Option<u64>,
+    last_ns: u64,
+    contradictions: Contradictions,
+}
+
+#[derive(Debug, Default)]
+struct Cpu {
+    occupant: Occupant,
+    since_ns: u64,
+    /// The call-back that the occupant answers.
+    answers: Option<u64>,
+    /// The last loan, and its end; it goes on if the next burst begins then.
+    loan: Option<(Loan, u64)>,
+    /// Whether the last thread was a borrower's.
+    was_lent: bool,
+}
+
+#[derive(Debug, Default)]
+enum Occupant {
+    /// Before the first event.
+    #[default]
+    Unseen,
+    /// Unknown since an event is missing.
+    Unknown,
+    Idle,
+    Thread(Who),
+}
+
+#[derive(Debug)]
+struct Followed {
+    who: Who,
+    state: State,
+    is_seen: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Unknown,
+    /// Forked, and not yet woken for the first time.
+    New,
+    Running(u32),
+    Ready(u64, After),
+    Asleep {
+        since_ns: u64,
+        is_blocked: bool,
+    },
+}
+
+/// A unit with home CPUs.
+#[derive(Debug, Default)]
+struct Owner {
+    cpus: Vec<u32>,
+    /// The call-back that is under way: when it began, and the thread that was woken.
+    pending: Option<(u64, u32)>,
 }
 
 impl Follower {
-    /// Notes the unit and the name of a thread.
-    pub(super) fn know(&mut self, thread: &Thread) {
-        if let Some(followed) = self.thread(thread.tid) {
-            followed.unit.clone_from(&thread.unit);
-            followed.name.clone_from(&thread.name);
+    /// What was found so far to be missing.
+    pub(super) fn contradictions(&self) -> Contradictions {
+        self.contradictions
+    }
+
+    /// The thread of this number now.
+    pub(super) fn who(&mut self, tid: u32) -> Who {
+        self.followed(tid).who.clone()
+    }
+
+    /// Takes over the names and units of threads.
+    pub(super) fn announce(&mut self, threads: &[Thread], out: &mut Vec<Piece>) {
+        for Thread { tid, pid, name, unit, .. } in threads {
+            let (name, unit) = (cut(name, NAME_BYTES_MAX).into(), self.unit(unit));
+            let followed = self.followed(*tid);
+            // A thread may be given a new name; then it is still the same one.
+            let is_same = followed.who.pid == *pid && followed.who.unit == unit;
+            followed.is_seen &= is_same || followed.who.pid == 0 && followed.who.unit == unit;
+            followed.who = Who { tid: *tid, pid: *pid, name, unit };
+            see(followed, out);
         }
     }
 
-    /// A thread's unit; empty if it is in no unit.
-    pub(super) fn unit(&self, thread: u32) -> &str {
-        self.threads.get(&thread).map_or("", |followed| &followed.unit)
-    }
-
-    /// A thread's name; empty if it is not known.
-    pub(super) fn name(&self, thread: u32) -> &str {
-        self.threads.get(&thread).map_or("", |followed| &followed.name)
-    }
-
-    /// The thread that runs on a CPU now; 0 if the CPU is idle or not known.
-    pub(super) fn running(&self, cpu: u32) -> u32 {
-        self.cpus.get(cpu as usize).copied().flatten().map_or(0, |(thread, _)| thread)
-    }
-
-    /// Follows an event, and reports what it ended.
-    pub(super) fn event(&mut self, at_ns: u64, event: &Event, mut report: impl FnMut(&Follower, Ended)) {
-        match *event {
-            Event::Switch { cpu, from, left, to } => {
-                if cpu >= CPUS_MAX {
-                    return;
-                }
-                self.leave(at_ns, cpu, from, left, &mut report);
-                self.enter(at_ns, cpu, from, to, &mut report);
-            }
-            Event::Wake { thread, .. } => {
-                let is_running = self.cpus.iter().flatten().any(|(running, _)| *running == thread);
-                if let Some(followed) = self.thread(thread).filter(|_| !is_running) {
-                    followed.ready.get_or_insert((at_ns, true));
+    /// Takes over the units' home CPUs. A CPU of a unit and of its sub-unit is the sub-unit's.
+    pub(super) fn sample(&mut self, units: &[UnitSample]) {
+        if units.is_empty() {
+            return;
+        }
+        let mut homes: BTreeMap<u32, Rc<str>> = BTreeMap::new();
+        let mut owners: BTreeMap<Rc<str>, Owner> = BTreeMap::new();
+        let mut left = HOMES_MAX;
+        for unit in units.iter().take(UNITS_MAX) {
+            let path = self.unit(&unit.path);
+            let owned = unit.owned.parse::<CpuSet>().unwrap_or_default();
+            left = left.saturating_sub(owned.len());
+            for cpu in owned.iter().filter(|_| left > 0) {
+                let home = homes.entry(cpu).or_insert_with(|| Rc::clone(&path));
+                if is_within(&path, home) {
+                    *home = Rc::clone(&path);
                 }
             }
+        }
+        for (cpu, home) in &homes {
+            owners.entry(Rc::clone(home)).or_default().cpus.push(*cpu);
+        }
+        for (path, owner) in &mut owners {
+            owner.pending = self.owners.get(path).and_then(|before| before.pending);
+        }
+        (self.homes, self.owners) = (homes, owners);
+    }
+
+    /// Takes over an event. Times must not descend.
+    pub(super) fn event(&mut self, timed: &TimedEvent, out: &mut Vec<Piece>) {
+        let at = timed.at_ns;
+        self.first_ns.get_or_insert(at);
+        self.last_ns = self.last_ns.max(at);
+        match timed.event {
+            Event::Switch { cpu, from, left, to } if cpu < CPUS_MAX => {
+                self.leave(at, cpu, from, left, out);
+                self.enter(at, cpu, to, out);
+            }
+            Event::Switch { .. } => self.contradictions.impossible += 1,
+            Event::Wake { thread, .. } => self.wake(at, thread, out),
             Event::Fork { parent, child } => {
-                let (unit, name) = (self.unit(parent).to_owned(), self.name(parent).to_owned());
-                if let Some(followed) = self.thread(child) {
-                    *followed = Followed { unit, name, ready: None };
+                let unit = Rc::clone(&self.followed(parent).who.unit);
+                let name = Rc::clone(&self.followed(parent).who.name);
+                let who = Who { tid: child, pid: 0, name, unit };
+                let child = self.followed(child);
+                *child = Followed { who, state: State::New, is_seen: false };
+            }
+            Event::Transfer { thread, bytes, write, .. } => {
+                out.push(Piece::Transfer { who: self.who(thread), bytes, write });
+            }
+        }
+    }
+
+    /// Ends the bursts and loans that are under way, at this time or that of the last event.
+    pub(super) fn end(&mut self, at_ns: u64, out: &mut Vec<Piece>) {
+        let at = at_ns.max(self.last_ns);
+        for cpu in self.cpus.keys().copied().collect::<Vec<_>>() {
+            if let Some(Occupant::Thread(who)) = self.cpus.get(&cpu).map(|cpu| &cpu.occupant) {
+                self.burst(who.clone(), cpu, at, None, out);
+            }
+        }
+        for cpu in self.cpus.values_mut() {
+            out.extend(cpu.loan.take().map(|(loan, end)| Piece::LoanEnded(loan, end)));
+            cpu.occupant = Occupant::Unknown;
+        }
+    }
+
+    /// The thread `from` leaves a CPU.
+    fn leave(&mut self, at: u64, cpu: u32, from: u32, left: Left, out: &mut Vec<Piece>) {
+        let occupant = std::mem::replace(&mut self.cpus.entry(cpu).or_default().occupant, Occupant::Unknown);
+        match occupant {
+            Occupant::Thread(who) if who.tid == from => {
+                // Its name may have become known meanwhile.
+                let who = self.who(from);
+                self.burst(who, cpu, at, Some(left), out);
+            }
+            Occupant::Unseen if from != 0 => {
+                let (who, first_ns) = (self.who(from), self.first_ns.unwrap_or(at));
+                self.cpus.entry(cpu).or_default().since_ns = first_ns;
+                self.burst(who, cpu, at, Some(left), out);
+            }
+            Occupant::Thread(other) => {
+                self.contradictions.switches += 1;
+                let other = self.followed(other.tid);
+                if matches!(other.state, State::Running(on) if on == cpu) {
+                    other.state = State::Unknown;
                 }
             }
-            Event::Transfer { .. } => {}
+            Occupant::Idle if from != 0 => self.contradictions.switches += 1,
+            Occupant::Idle | Occupant::Unseen | Occupant::Unknown => {}
         }
-    }
-
-    fn leave(
-        &mut self,
-        at_ns: u64,
-        cpu: u32,
-        from: u32,
-        left: Left,
-        report: &mut impl FnMut(&Follower, Ended),
-    ) {
-        match self.place(cpu).take() {
-            Some((thread, from_ns)) if thread == from => {
-                report(self, Ended::Ran { thread, cpu, from_ns, left: Some(left) });
+        if from == 0 {
+            return;
+        }
+        let asleep = |is_blocked| State::Asleep { since_ns: at, is_blocked };
+        let state = match left {
+            Left::Preempted => State::Ready(at, After::Preemption),
+            Left::Asleep => asleep(false),
+            Left::Blocked => asleep(true),
+            Left::Ended => {
+                self.threads.remove(&from);
+                return;
             }
-            Some((thread, from_ns)) => {
-                self.missing += 1;
-                report(self, Ended::Ran { thread, cpu, from_ns, left: None });
+        };
+        self.followed(from).state = state;
+    }
+
+    /// The thread `to` gets a CPU.
+    fn enter(&mut self, at: u64, cpu: u32, to: u32, out: &mut Vec<Piece>) {
+        let (mut occupant, mut answers) = (Occupant::Idle, None);
+        if to != 0 {
+            let followed = self.followed(to);
+            let (who, before) = (followed.who.clone(), followed.state);
+            followed.state = State::Running(cpu);
+            match before {
+                State::Ready(begin_ns, after) => {
+                    out.push(Piece::Wait(Wait { who: who.clone(), cpu, begin_ns, end_ns: at, after }));
+                }
+                State::Asleep { .. } => self.contradictions.wake_ups += 1,
+                State::Running(other) => {
+                    self.contradictions.switches += 1;
+                    if let Some(other) = self.cpus.get_mut(&other) {
+                        other.occupant = Occupant::Unknown;
+                    }
+                }
+                State::New | State::Unknown => {}
             }
-            None => {}
+            answers = self.answered(at, cpu, &who, out);
+            occupant = Occupant::Thread(who);
         }
-        let ready = (left == Left::Preempted).then_some((at_ns, false));
-        if left == Left::Ended {
-            self.threads.remove(&from);
-        } else if let Some(followed) = self.thread(from) {
-            followed.ready = ready;
+        let state = self.cpus.entry(cpu).or_default();
+        (state.occupant, state.since_ns, state.answers) = (occupant, at, answers);
+    }
+
+    fn wake(&mut self, at: u64, tid: u32, out: &mut Vec<Piece>) {
+        if tid == 0 {
+            return;
+        }
+        let followed = self.followed(tid);
+        match followed.state {
+            State::Asleep { since_ns, is_blocked } => {
+                let who = followed.who.clone();
+                out.push(Piece::Sleep(Sleep { who, begin_ns: since_ns, end_ns: at, is_blocked }));
+            }
+            State::New => {
+                followed.state = State::Ready(at, After::Fork);
+                return;
+            }
+            State::Unknown => {}
+            // A thread that is about to sleep, or was preempted then, can be woken without having slept.
+            State::Running(_) | State::Ready(..) => return,
+        }
+        followed.state = State::Ready(at, After::Wake);
+        let unit = Rc::clone(&followed.who.unit);
+        self.call_back(at, tid, &unit);
+    }
+
+    /// Begins a call-back if the unit of the thread that woke needs one.
+    fn call_back(&mut self, at: u64, tid: u32, unit: &str) {
+        let Some(path) = self.owner_of(unit) else { return };
+        let Some(owner) = self.owners.get_mut(&path) else { return };
+        if owner.pending.is_some() {
+            return;
+        }
+        let occupants = || owner.cpus.iter().filter_map(|cpu| self.cpus.get(cpu)).map(|cpu| &cpu.occupant);
+        let is_idle = occupants().any(|occupant| matches!(occupant, Occupant::Idle));
+        let is_lent =
+            |occupant: &Occupant| matches!(occupant, Occupant::Thread(who) if borrows(&who.unit, &path));
+        if !is_idle && occupants().any(is_lent) {
+            owner.pending = Some((at, tid));
         }
     }
 
-    fn enter(
-        &mut self,
-        at_ns: u64,
-        cpu: u32,
-        before: u32,
-        to: u32,
-        report: &mut impl FnMut(&Follower, Ended),
-    ) {
-        let ready = self.thread(to).and_then(|followed| followed.ready.take());
-        if let Some((from_ns, woken)) = ready {
-            report(self, Ended::Waited { thread: to, cpu, from_ns, woken, before });
+    /// Ends the call-back that is under way if this thread answers it.
+    fn answered(&mut self, at: u64, cpu: u32, who: &Who, out: &mut Vec<Piece>) -> Option<u64> {
+        let path = self.owner_of(&who.unit)?;
+        let owner = self.owners.get_mut(&path)?;
+        let (begin_ns, woken) = owner.pending?;
+        let was_lent = self.cpus.get(&cpu).is_some_and(|cpu| cpu.was_lent);
+        if was_lent && self.homes.get(&cpu) == Some(&path) {
+            owner.pending = None;
+            let number = self.numbers;
+            self.numbers += 1;
+            out.push(Piece::CallBack(CallBack { number, unit: path, cpu, begin_ns, end_ns: at }));
+            return Some(number);
         }
-        *self.place(cpu) = (to != 0).then_some((to, at_ns));
+        // The thread found a CPU elsewhere.
+        if woken == who.tid {
+            owner.pending = None;
+        }
+        None
     }
 
-    fn place(&mut self, cpu: u32) -> &mut Option<(u32, u64)> {
-        let index = cpu as usize;
-        if self.cpus.len() <= index {
-            self.cpus.resize(index + 1, None);
+    /// Ends the burst of a CPU's occupant.
+    fn burst(&mut self, who: Who, cpu: u32, end_ns: u64, left: Option<Left>, out: &mut Vec<Piece>) {
+        see(self.followed(who.tid), out);
+        let home = self.homes.get(&cpu).filter(|home| borrows(&who.unit, home)).cloned();
+        let state = self.cpus.entry(cpu).or_default();
+        let begin_ns = state.since_ns;
+        let goes_on = |(loan, end): &(Loan, u64)| {
+            Some(&loan.lender) == home.as_ref() && loan.borrower == who.unit && *end == begin_ns
+        };
+        if let Some((loan, end)) = state.loan.take_if(|loan| !goes_on(loan)) {
+            out.push(Piece::LoanEnded(loan, end));
         }
-        &mut self.cpus[index]
+        state.was_lent = home.is_some();
+        let loan = home.map(|lender| {
+            let (loan, end) = state.loan.get_or_insert_with(|| {
+                let number = self.numbers;
+                self.numbers += 1;
+                let loan = Loan { number, cpu, lender, borrower: Rc::clone(&who.unit), begin_ns };
+                out.push(Piece::LoanBegan(loan.clone()));
+                (loan, begin_ns)
+            });
+            *end = end_ns;
+            loan.clone()
+        });
+        let answers = state.answers.take();
+        out.push(Piece::Burst(Burst { who, cpu, begin_ns, end_ns, left, loan, answers }));
     }
 
-    /// A thread, which is followed from now on; `None` for the idle task, or if too many are followed.
-    fn thread(&mut self, tid: u32) -> Option<&mut Followed> {
-        if tid == 0 || self.threads.len() >= THREADS_MAX && !self.threads.contains_key(&tid) {
-            return None;
+    /// The unit itself, or the closest one around it, that has home CPUs.
+    fn owner_of(&self, unit: &str) -> Option<Rc<str>> {
+        let mut paths = std::iter::successors(Some(unit), |path| Some(path.rsplit_once('/')?.0));
+        paths.find_map(|path| self.owners.get_key_value(path)).map(|(path, _)| Rc::clone(path))
+    }
+
+    fn followed(&mut self, tid: u32) -> &mut Followed {
+        if self.threads.len() >= THREADS_MAX && !self.threads.contains_key(&tid) {
+            self.threads.clear();
         }
-        Some(self.threads.entry(tid).or_default())
+        let unknown = || Followed {
+            who: Who { tid, pid: 0, name: "".into(), unit: "".into() },
+            state: State::Unknown,
+            is_seen: false,
+        };
+        self.threads.entry(tid).or_insert_with(unknown)
+    }
+
+    /// A path of a unit, kept once.
+    fn unit(&mut self, path: &str) -> Rc<str> {
+        let path = cut(path, PATH_BYTES_MAX);
+        if let Some(known) = self.units.get(path) {
+            return Rc::clone(known);
+        }
+        let path: Rc<str> = if self.units.len() < UNITS_MAX { path.into() } else { FURTHER_UNITS.into() };
+        self.units.insert(Rc::clone(&path));
+        path
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn thread(tid: u32, unit: &str) -> Thread {
-        Thread { tid, pid: tid, name: format!("t{tid}"), unit: unit.to_owned(), seen_ns: 0 }
+/// Tells of a thread for the first time.
+fn see(followed: &mut Followed, out: &mut Vec<Piece>) {
+    if !std::mem::replace(&mut followed.is_seen, true) {
+        out.push(Piece::Seen(followed.who.clone()));
     }
+}
 
-    fn follow(events: &[(u64, Event)]) -> Vec<Ended> {
-        let mut follower = Follower::default();
-        follower.know(&thread(7, "light"));
-        let mut all = Vec::new();
-        for (at_ns, event) in events {
-            follower.event(*at_ns, event, |_, ended| all.push(ended));
-        }
-        all
-    }
+/// Whether a unit is the other one, or inside it.
+pub(super) fn is_within(unit: &str, other: &str) -> bool {
+    unit.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
 
-    #[test]
-    fn bursts_and_waits_are_found() {
-        let switch = |from, left, to| Event::Switch { cpu: 1, from, left, to };
-        let all = follow(&[
-            (0, switch(0, Left::Preempted, 9)),
-            (10, Event::Wake { cpu: 0, thread: 7, by: 3 }),
-            (30, switch(9, Left::Preempted, 7)),
-            (50, switch(7, Left::Asleep, 9)),
-        ]);
-        let nine = Ended::Ran { thread: 9, cpu: 1, from_ns: 0, left: Some(Left::Preempted) };
-        let waited = Ended::Waited { thread: 7, cpu: 1, from_ns: 10, woken: true, before: 9 };
-        let seven = Ended::Ran { thread: 7, cpu: 1, from_ns: 30, left: Some(Left::Asleep) };
-        let again = Ended::Waited { thread: 9, cpu: 1, from_ns: 30, woken: false, before: 7 };
-        assert_eq!(all, [nine, waited, seven, again]);
-    }
+/// Whether a thread of a unit borrows a CPU whose home unit is `home`. Threads in no unit do not borrow.
+fn borrows(unit: &str, home: &str) -> bool {
+    !unit.is_empty() && !is_within(unit, home)
+}
 
-    #[test]
-    fn a_missing_switch_ends_a_burst() {
-        let all = follow(&[
-            (0, Event::Switch { cpu: 0, from: 0, left: Left::Preempted, to: 7 }),
-            (20, Event::Switch { cpu: 0, from: 8, left: Left::Asleep, to: 0 }),
-        ]);
-        assert_eq!(all, [Ended::Ran { thread: 7, cpu: 0, from_ns: 0, left: None }]);
+/// The text up to a length in bytes.
+pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
-
-    #[test]
-    fn a_child_is_in_its_parents_unit() {
-        let mut follower = Follower::default();
-        follower.know(&thread(7, "light"));
-        follower.event(1, &Event::Fork { parent: 7, child: 8 }, |_, _| {});
-        assert_eq!((follower.unit(8), follower.name(8)), ("light", "t7"));
-    }
-
-    proptest! {
-        /// Whatever the events are, bursts of a CPU do not overlap.
-        #[test]
-        fn bursts_of_a_cpu_do_not_overlap(
-            steps in prop::collection::vec((0_u32..3, 0_u32..5, 0_u32..5, 0_u8..4, 0_u8..4), 0..200)
-        ) {
-            let mut follower = Follower::default();
-            let mut ends = [0_u64; 3];
-            for (at, (cpu, from, to, left, kind)) in steps.into_iter().enumerate() {
-                let left = [Left::Preempted, Left::Asleep, Left::Blocked, Left::Ended][left as usize];
-                let event = match kind {
-                    0 => Event::Wake { cpu, thread: to, by: from },
-                    1 => Event::Fork { parent: from, child: to },
-                    _ => Event::Switch { cpu, from, left, to },
-                };
-                let at_ns = at as u64;
-                let mut overlaps = false;
-                follower.event(at_ns, &event, |_, ended| {
-                    if let Ended::Ran { cpu, from_ns, .. } = ended {
-                        overlaps |= from_ns < ends[cpu as usize];
-                        ends[cpu as usize] = at_ns;
-                    }
-                });
-                prop_assert!(!overlaps);
-            }
-        }
-    }
+    &text[..end]
 }

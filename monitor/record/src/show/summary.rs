@@ -1,390 +1,598 @@
-//! What a recording is of, in a page: its origin, what was lost, and what each unit did.
+//! The summary of a recording, as text and JSON.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
+use std::rc::Rc;
 
-use commonhold_command::output::shown;
 use commonhold_machine::Machine;
-use commonhold_recording::{Block, End, Header, Method, Sample, UnitSample};
-use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, percent_text};
-use commonhold_report::table::{Paint, Style, Table, wrap};
+use commonhold_recording::{Block, End, Header, Method, Sample, UnitSample, Why};
+use commonhold_report::Style;
+use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, part};
+use commonhold_report::table::{Paint, Table, clean, wrap_whole};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::follow::{Ended, Follower};
+use super::follow::{After, Contradictions, Follower, Piece, UNITS_MAX, Who, cut};
+use super::lengths::{Lengths, p99};
 
-/// Latencies, each rounded down by less than one part in 64.
-#[derive(Debug, Default)]
-struct Latencies {
-    by_length: BTreeMap<u64, u64>,
-    count: u64,
-    sum_ns: u64,
-}
+/// Processes that are counted once each.
+const PROCESSES_MAX: usize = 1 << 20;
+/// Classes of call-backs that are kept for a unit; schedulers have about 20.
+const CLASSES_MAX: usize = 256;
+/// The longest path of a unit in the table, in bytes.
+const PATH_BYTES_MAX: usize = 1024;
 
-impl Latencies {
-    fn add(&mut self, span: u64) {
-        let dropped_bits = span.checked_ilog2().unwrap_or(0).saturating_sub(6);
-        *self.by_length.entry(span >> dropped_bits << dropped_bits).or_default() += 1;
-        self.count += 1;
-        self.sum_ns = self.sum_ns.saturating_add(span);
-    }
-
-    fn p99(&self) -> Option<u64> {
-        percentile(self.by_length.iter().map(|(span, count)| (*span, *count)))
-    }
-}
-
-/// The value at the 99th percentile of values with counts, in ascending order.
-fn percentile(values: impl Iterator<Item = (u64, u64)> + Clone) -> Option<u64> {
-    let all: u64 = values.clone().map(|(_, count)| count).sum();
-    let rank = (all * 99).div_ceil(100);
-    let mut before = 0;
-    values
-        .filter(|(_, count)| *count > 0)
-        .find(|(_, count)| {
-            before += count;
-            before >= rank
-        })
-        .map(|(value, _)| value)
-}
-
-/// What a unit did, as it is summed up.
-#[derive(Debug, Default)]
-struct Summed {
-    threads: BTreeSet<u32>,
-    used_ns: u64,
-    waits: Latencies,
-    waited_ns: u64,
-    memory: (u64, u64),
-}
-
-/// Sums up a recording.
-#[derive(Debug, Default)]
+/// What is summed up while a recording is read.
+#[derive(Debug)]
 pub(super) struct Summary {
-    units: BTreeMap<String, Summed>,
-    first: Option<Sample>,
-    last: Option<Sample>,
-    contract_changes: usize,
-    left_out: u32,
+    header: Header,
     end: Option<End>,
+    damage: Option<String>,
     last_ns: u64,
     events: u64,
-    /// CPU time of threads in no unit, of which events tell.
-    others_ns: u64,
-    /// With clocks: each thread's unit.
-    clocked: BTreeMap<u32, String>,
-}
-
-/// The summary, complete.
-#[derive(Debug, Serialize)]
-pub(super) struct Report<'a> {
-    file: String,
-    header: JsonHeader<'a>,
-    machine: String,
-    length_ns: u64,
-    events: u64,
-    /// How it ended; `None`: it was cut short.
-    ended: Option<String>,
-    lost: u64,
-    disordered: u64,
-    missing_switches: u64,
+    samples: u64,
+    contract_changes: u64,
     processes_left_out: u32,
-    without_accounts_ns: u64,
-    contract_changes: usize,
-    damage: Option<String>,
-    recorder_ns: Option<u64>,
-    others_ns: u64,
-    units: Vec<UnitReport>,
+    contradictions: Contradictions,
+    threads: BTreeMap<Rc<str>, OfThreads>,
+    /// Units and processes that were counted.
+    processes: HashSet<(Rc<str>, u32)>,
+    accounts: BTreeMap<String, OfAccounts>,
+    had_accounts: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct JsonHeader<'a> {
-    program: &'a str,
-    kernel: &'a str,
-    began_wall_ms: u64,
-    backend: &'a str,
-    scheme: &'a str,
-    method: String,
-    contract_file: &'a str,
-    contract: &'a str,
-}
-
-/// A unit's line.
-#[derive(Debug, Serialize)]
-struct UnitReport {
-    unit: String,
-    threads: usize,
-    entitled_micro_cpus: Option<u64>,
+/// What a unit's threads did, without those of sub-units.
+#[derive(Debug, Default)]
+struct OfThreads {
+    threads: u64,
+    processes: u64,
     used_ns: u64,
+    woken: Lengths,
+    /// Waits of all kinds.
+    waits: Lengths,
+    sleeps: Lengths,
+    transfers: Transfers,
+}
+
+/// Requests to disks.
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+struct Transfers {
+    requests: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+/// What the accounts say of a unit, with its sub-units: sums of differences between samples.
+#[derive(Debug, Default)]
+struct OfAccounts {
+    last: UnitSample,
+    samples: u64,
+    entitled_micro_cpus: u128,
+    entitled_ns: u64,
+    used_ns: u64,
+    lent_ns: u64,
+    borrowed_ns: u64,
     waited_ns: u64,
-    /// Waits for a CPU after wake-ups; `None` if the recording has no events.
-    wakes: Option<u64>,
-    wake_mean_ns: Option<u64>,
-    wake_p99_ns: Option<u64>,
-    called_back: Option<u64>,
-    call_back_p99_ns: Option<u64>,
-    memory_mean: Option<u64>,
-    disk_read: Option<u64>,
-    disk_written: Option<u64>,
+    call_backs: u64,
+    call_backs_ns: u64,
+    classes: BTreeMap<u64, u64>,
+    /// The sum of the samples that have the unit's memory, and their number.
+    memory: (u128, u64),
+    disk: Option<(u64, u64)>,
 }
 
 impl Summary {
-    /// Takes a block, except for its events.
-    pub(super) fn block(&mut self, block: &Block) {
-        match block {
-            Block::Threads(threads) => {
-                for thread in threads.iter().filter(|thread| !thread.unit.is_empty()) {
-                    self.units.entry(thread.unit.clone()).or_default().threads.insert(thread.tid);
-                    self.clocked.insert(thread.tid, thread.unit.clone());
-                }
-            }
-            Block::Usage(usage) => {
-                self.last_ns = self.last_ns.max(usage.at_ns);
-                for used in &usage.threads {
-                    if let Some(unit) = self.clocked.get(&used.tid).and_then(|unit| self.units.get_mut(unit))
-                    {
-                        unit.used_ns = unit.used_ns.saturating_add(used.ran_ns);
-                        unit.waited_ns = unit.waited_ns.saturating_add(used.waited_ns);
-                    }
-                }
-            }
-            Block::Sample(sample) => self.sample(sample),
-            Block::Contract(_) => self.contract_changes += 1,
-            Block::End(end) => self.end = Some(end.clone()),
-            Block::Events(events) => {
-                self.events += events.len() as u64;
-                self.last_ns = events.last().map_or(self.last_ns, |event| event.at_ns.max(self.last_ns));
-            }
+    pub(super) fn new(header: Header) -> Summary {
+        Summary {
+            header,
+            end: None,
+            damage: None,
+            last_ns: 0,
+            events: 0,
+            samples: 0,
+            contract_changes: 0,
+            processes_left_out: 0,
+            contradictions: Contradictions::default(),
+            threads: BTreeMap::new(),
+            processes: HashSet::new(),
+            accounts: BTreeMap::new(),
+            had_accounts: false,
         }
     }
 
-    /// Takes what ended at `to_ns`.
-    pub(super) fn ended(&mut self, to_ns: u64, follower: &Follower, ended: Ended) {
-        let (Ended::Ran { thread, from_ns, .. } | Ended::Waited { thread, from_ns, .. }) = ended;
-        let span = to_ns.saturating_sub(from_ns);
-        let unit = follower.unit(thread);
-        if unit.is_empty() {
-            if matches!(ended, Ended::Ran { .. }) {
-                self.others_ns = self.others_ns.saturating_add(span);
+    /// The time of the last block.
+    pub(super) fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// Takes over a block; the follower has seen the blocks before.
+    pub(super) fn block(&mut self, block: &Block, follower: &mut Follower) {
+        let at = match block {
+            Block::Threads(_) => 0,
+            Block::Events(events) => {
+                self.events += events.len() as u64;
+                events.last().map_or(0, |event| event.at_ns)
             }
-            return;
-        }
-        if !self.units.contains_key(unit) {
-            self.units.insert(unit.to_owned(), Summed::default());
-        }
-        let Some(summed) = self.units.get_mut(unit) else { return };
-        summed.threads.insert(thread);
-        match ended {
-            Ended::Ran { .. } => summed.used_ns = summed.used_ns.saturating_add(span),
-            Ended::Waited { woken, .. } => {
-                summed.waited_ns = summed.waited_ns.saturating_add(span);
-                if woken {
-                    summed.waits.add(span);
+            Block::Usage(usage) => {
+                for thread in &usage.threads {
+                    let who = follower.who(thread.tid);
+                    let of = self.threads.entry(who.unit).or_default();
+                    of.used_ns = of.used_ns.saturating_add(thread.ran_ns);
+                    of.waits.add_sum(thread.turns.into(), thread.waited_ns);
+                }
+                usage.at_ns
+            }
+            Block::Sample(sample) => {
+                self.sample(sample);
+                sample.at_ns
+            }
+            Block::Contract(change) => {
+                self.contract_changes += 1;
+                change.at_ns
+            }
+            Block::End(end) => {
+                self.end = Some(end.clone());
+                end.at_ns
+            }
+        };
+        self.last_ns = self.last_ns.max(at);
+    }
+
+    /// Takes over what came of the events.
+    pub(super) fn piece(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Seen(who) => self.seen(who),
+            Piece::Burst(burst) => {
+                let of = self.of(&burst.who);
+                of.used_ns = of.used_ns.saturating_add(burst.end_ns - burst.begin_ns);
+            }
+            Piece::Wait(wait) => {
+                let of = self.of(&wait.who);
+                of.waits.add(wait.end_ns - wait.begin_ns);
+                if wait.after == After::Wake {
+                    of.woken.add(wait.end_ns - wait.begin_ns);
                 }
             }
+            Piece::Sleep(sleep) => self.of(&sleep.who).sleeps.add(sleep.end_ns - sleep.begin_ns),
+            Piece::Transfer { who, bytes, write } => {
+                let transfers = &mut self.of(who).transfers;
+                transfers.requests += 1;
+                let sum = if *write { &mut transfers.written_bytes } else { &mut transfers.read_bytes };
+                *sum = sum.saturating_add(u64::from(*bytes));
+            }
+            Piece::LoanBegan(_) | Piece::LoanEnded(..) | Piece::CallBack(_) => {}
         }
+    }
+
+    /// Notes where the file is damaged.
+    pub(super) fn damaged(&mut self, damage: &str) {
+        self.damage = Some(damage.to_owned());
+    }
+
+    /// Notes what the follower missed.
+    pub(super) fn finish(&mut self, contradictions: Contradictions) {
+        self.contradictions = contradictions;
+    }
+
+    fn of(&mut self, who: &Who) -> &mut OfThreads {
+        self.threads.entry(Rc::clone(&who.unit)).or_default()
+    }
+
+    fn seen(&mut self, who: &Who) {
+        let is_new = who.pid != 0
+            && self.processes.len() < PROCESSES_MAX
+            && self.processes.insert((Rc::clone(&who.unit), who.pid));
+        let of = self.of(who);
+        of.threads += 1;
+        of.processes += u64::from(is_new);
     }
 
     fn sample(&mut self, sample: &Sample) {
-        self.last_ns = self.last_ns.max(sample.at_ns);
-        self.left_out = self.left_out.max(sample.processes_left_out);
+        self.samples += 1;
+        let is_full = self.accounts.len() >= UNITS_MAX;
+        self.processes_left_out = self.processes_left_out.max(sample.processes_left_out);
         for unit in &sample.units {
-            if let (Some(memory), Some(summed)) = (unit.memory, self.units.get_mut(&unit.path)) {
-                summed.memory.0 = summed.memory.0.saturating_add(memory.used);
-                summed.memory.1 += 1;
+            let path = cut(&unit.path, PATH_BYTES_MAX);
+            match self.accounts.get_mut(path) {
+                Some(of) => of.add(unit),
+                None if is_full => {}
+                None => {
+                    let mut of = OfAccounts::default();
+                    // A unit that came later began with sums of zero.
+                    if !self.had_accounts {
+                        of.last = unit.clone();
+                    }
+                    of.add(unit);
+                    self.accounts.insert(path.to_owned(), of);
+                }
             }
         }
-        if !sample.units.is_empty() {
-            self.first.get_or_insert_with(|| sample.clone());
-            self.last = Some(sample.clone());
-        }
+        self.had_accounts |= !sample.units.is_empty();
     }
 
-    /// The report.
-    pub(super) fn report<'a>(
-        &self,
-        file: &str,
-        header: &'a Header,
-        missing_switches: u64,
-        damage: Option<String>,
-    ) -> Report<'a> {
-        let machine = Machine::from_toml(&header.machine)
-            .map_or_else(|error| format!("not readable: {error}"), |machine| machine.summary());
+    /// All that is shown.
+    fn view(&self) -> View<'_> {
+        let accounts = self.accounts.keys().map(String::as_str);
+        let threads = self.threads.keys().map(|path| &**path).filter(|path| !path.is_empty());
+        // Sorted so that a unit's sub-units follow it.
+        let paths: BTreeSet<Vec<&str>> =
+            accounts.chain(threads).map(|path| path.split('/').collect()).collect();
+        let mut units: Vec<UnitView> = paths.iter().map(|path| self.unit(&path.join("/"))).collect();
+        if self.threads.contains_key("") {
+            units.push(self.unit(""));
+        }
+        let used_ns = self.threads.values().fold(0_u64, |sum, of| sum.saturating_add(of.used_ns));
+        for unit in &mut units {
+            let share = (u128::from(unit.used_ns) * 1_000_000).checked_div(u128::from(used_ns));
+            unit.share_ppm = share.and_then(|share| u64::try_from(share).ok());
+        }
         let end = self.end.as_ref();
-        Report {
-            file: file.to_owned(),
-            header: JsonHeader {
-                program: &header.program,
-                kernel: &header.kernel,
-                began_wall_ms: header.began_wall_ms,
-                backend: &header.backend,
-                scheme: &header.scheme,
-                method: header.method.to_string(),
-                contract_file: &header.contract_file,
-                contract: &header.contract,
-            },
-            machine,
-            length_ns: end.map_or(self.last_ns, |end| end.at_ns),
+        View {
+            header: &self.header,
+            length_ns: self.last_ns,
+            why_ended: end.map(|end| match end.why {
+                Why::Time => "time",
+                Why::Size => "size",
+                Why::Told => "told",
+            }),
+            is_cut_short: end.is_none(),
+            damage: self.damage.as_deref(),
             events: self.events,
-            ended: end.map(|end| end.why.to_string()),
-            lost: end.map_or(0, |end| end.lost),
-            disordered: end.map_or(0, |end| end.disordered),
-            missing_switches,
-            processes_left_out: self.left_out,
-            without_accounts_ns: end.map_or(0, |end| end.without_accounts_ns),
+            samples: self.samples,
             contract_changes: self.contract_changes,
-            damage,
+            lost: end.map(|end| end.lost),
+            disordered: end.map(|end| end.disordered),
+            contradictions: self.contradictions,
+            without_accounts_ns: end.map(|end| end.without_accounts_ns),
+            processes_left_out: self.processes_left_out,
             recorder_ns: end.map(|end| end.recorder_ns),
-            others_ns: self.others_ns,
-            units: self.units.iter().map(|(path, summed)| self.unit(path, summed, header.method)).collect(),
+            used_ns,
+            units,
         }
     }
 
-    fn unit(&self, path: &str, summed: &Summed, method: Method) -> UnitReport {
-        let find = |sample: &'_ Option<Sample>| -> Option<UnitSample> {
-            sample.as_ref()?.units.iter().find(|unit| unit.path == path).cloned()
-        };
-        let both = find(&self.first).zip(find(&self.last));
-        let between = |of: fn(&UnitSample) -> Option<u64>| {
-            let (first, last) = both.as_ref()?;
-            Some(of(last)?.saturating_sub(of(first)?))
-        };
-        let has_wakes = method == Method::Events;
-        let calls: Vec<(u64, u64)> = both.as_ref().map_or_else(Vec::new, |(first, last)| {
-            let before: BTreeMap<u64, u64> = first.call_backs.classes.iter().copied().collect();
-            let classes = last.call_backs.classes.iter();
-            classes
-                .map(|(below, count)| (*below, count.saturating_sub(before.get(below).copied().unwrap_or(0))))
-                .collect()
-        });
-        UnitReport {
+    /// A unit with its sub-units; with an empty path, the threads in no unit.
+    fn unit(&self, path: &str) -> UnitView {
+        let mut of = OfThreads::default();
+        // Sub-units' paths are those between `path/` and `path0`, as 0 follows the slash.
+        let (first, end) = (format!("{path}/"), format!("{path}0"));
+        let inside = self.threads.range::<str, _>((Bound::Included(&*first), Bound::Excluded(&*end)));
+        let inside = inside.filter(|_| !path.is_empty()).map(|(_, of)| of);
+        self.threads.get(path).into_iter().chain(inside).for_each(|inner| of.add(inner));
+        let by_events = self.header.method == Method::Events;
+        UnitView {
             unit: path.to_owned(),
-            threads: summed.threads.len(),
-            entitled_micro_cpus: both.as_ref().map(|(_, last)| last.entitled_micro_cpus),
-            used_ns: summed.used_ns,
-            waited_ns: summed.waited_ns,
-            wakes: has_wakes.then_some(summed.waits.count),
-            wake_mean_ns: summed.waits.sum_ns.checked_div(summed.waits.count).filter(|_| has_wakes),
-            wake_p99_ns: summed.waits.p99().filter(|_| has_wakes),
-            called_back: between(|unit| Some(unit.call_backs.count)),
-            call_back_p99_ns: percentile(calls.iter().copied()),
-            memory_mean: summed.memory.0.checked_div(summed.memory.1),
-            disk_read: between(|unit| Some(unit.disk?.read)),
-            disk_written: between(|unit| Some(unit.disk?.written)),
+            processes: of.processes,
+            threads: of.threads,
+            used_ns: of.used_ns,
+            share_ppm: None,
+            waits_after_wake_ups: by_events.then(|| LengthsView::of(&of.woken)),
+            waits: LengthsView::of(&of.waits),
+            sleeps: by_events.then(|| LengthsView::of(&of.sleeps)),
+            transfers: by_events.then_some(of.transfers),
+            accounts: self.accounts.get(path).map(OfAccounts::view),
+        }
+    }
+
+    /// The summary as JSON.
+    pub(super) fn json(&self) -> String {
+        commonhold_report::json("commonhold.recording", self.view())
+    }
+
+    /// The summary as text.
+    pub(super) fn text(&self, style: Style, zone: &TimeZone) -> String {
+        let view = self.view();
+        let head = format!("Recording of {}, begun {}", duration(view.length_ns), view.began(zone));
+        let mut text = style.paint(Paint::Strong, &head) + "\n\n";
+        for (name, value) in view.facts() {
+            let lines = wrap_whole(&clean(&value), style.width, &format!("{name:<10}  "), &" ".repeat(12));
+            text += &(lines.join("\n") + "\n");
+        }
+        text.push('\n');
+        if view.units.is_empty() {
+            return text + "No unit was seen.\n";
+        }
+        text += &view.table(&self.header.method).render_in_blocks(style);
+        let remark = "Figures of a unit include its sub-units.";
+        if view.units.iter().any(|unit| unit.unit.contains('/')) {
+            text += &format!("\n{remark}\n");
+        }
+        text
+    }
+}
+
+impl OfThreads {
+    fn add(&mut self, inner: &OfThreads) {
+        self.threads += inner.threads;
+        self.processes += inner.processes;
+        self.used_ns = self.used_ns.saturating_add(inner.used_ns);
+        self.woken.merge(&inner.woken);
+        self.waits.merge(&inner.waits);
+        self.sleeps.merge(&inner.sleeps);
+        let (sum, add) = (&mut self.transfers, inner.transfers);
+        sum.requests += add.requests;
+        sum.read_bytes = sum.read_bytes.saturating_add(add.read_bytes);
+        sum.written_bytes = sum.written_bytes.saturating_add(add.written_bytes);
+    }
+}
+
+/// The difference of two sums. Sums that are smaller than before are of a daemon that started meanwhile.
+fn increase(sum: &mut u64, before: u64, now: u64) {
+    *sum = sum.saturating_add(now.checked_sub(before).unwrap_or(now));
+}
+
+impl OfAccounts {
+    fn add(&mut self, now: &UnitSample) {
+        let last = &self.last;
+        self.samples += 1;
+        self.entitled_micro_cpus += u128::from(now.entitled_micro_cpus);
+        increase(&mut self.entitled_ns, last.entitled_ns, now.entitled_ns);
+        increase(&mut self.used_ns, last.used_ns, now.used_ns);
+        increase(&mut self.lent_ns, last.lent_ns, now.lent_ns);
+        increase(&mut self.borrowed_ns, last.borrowed_ns, now.borrowed_ns);
+        increase(&mut self.waited_ns, last.waited_ns, now.waited_ns);
+        increase(&mut self.call_backs, last.call_backs.count, now.call_backs.count);
+        increase(&mut self.call_backs_ns, last.call_backs.sum_ns, now.call_backs.sum_ns);
+        let before: BTreeMap<u64, u64> = last.call_backs.classes.iter().copied().collect();
+        for (below_ns, n) in now.call_backs.classes.iter().take(CLASSES_MAX) {
+            if self.classes.len() < CLASSES_MAX || self.classes.contains_key(below_ns) {
+                let sum = self.classes.entry(*below_ns).or_default();
+                increase(sum, before.get(below_ns).copied().unwrap_or(0), *n);
+            }
+        }
+        if let Some(memory) = now.memory {
+            self.memory = (self.memory.0 + u128::from(memory.used), self.memory.1 + 1);
+        }
+        if let Some(disk) = now.disk {
+            let before = last.disk.unwrap_or_default();
+            let (read, written) = self.disk.get_or_insert_default();
+            increase(read, before.read, disk.read);
+            increase(written, before.written, disk.written);
+        }
+        self.last = now.clone();
+    }
+
+    fn view(&self) -> AccountsView {
+        let mean =
+            |sum: u128, n: u64| sum.checked_div(u128::from(n)).and_then(|mean| u64::try_from(mean).ok());
+        let known_ns = (self.call_backs_ns > 0).then_some(self.call_backs_ns);
+        AccountsView {
+            entitled_micro_cpus: mean(self.entitled_micro_cpus, self.samples).unwrap_or(0),
+            entitled_ns: self.entitled_ns,
+            used_ns: self.used_ns,
+            lent_ns: self.lent_ns,
+            borrowed_ns: self.borrowed_ns,
+            waited_ns: self.waited_ns,
+            call_backs: CallBacksView {
+                count: self.call_backs,
+                mean_ns: known_ns.and_then(|sum| sum.checked_div(self.call_backs)),
+                p99_below_ns: p99(self.classes.iter().map(|(below, n)| (*below, *n)), self.call_backs),
+            },
+            memory_mean_bytes: mean(self.memory.0, self.memory.1),
+            disk_read_bytes: self.disk.map(|(read, _)| read),
+            disk_written_bytes: self.disk.map(|(_, written)| written),
         }
     }
 }
 
-/// The report as text.
-pub(super) fn text(report: &Report<'_>, style: Style) -> String {
-    let header = &report.header;
-    let mut text = format!("{}\n", shown(&report.file));
-    let mut line = |name: &str, value: String| {
-        let lines = wrap(&shown(&value), style.width, &format!("  {name:<12}"), &" ".repeat(14));
-        lines.iter().for_each(|line| text += &format!("{line}\n"));
-    };
-    line("machine", report.machine.clone());
-    line("kernel", format!("Linux {}", header.kernel));
-    line("daemon", format!("backend {}, scheme {}, {}", header.backend, header.scheme, header.contract_file));
-    line("method", header.method.clone());
-    let ended = report.ended.clone().unwrap_or_else(|| "the recording was cut short".to_owned());
-    line("length", format!("{}: {ended}", duration(report.length_ns)));
-    line("events", report.events.to_string());
-    if let Some(recorder_ns) = report.recorder_ns {
-        let part = percent_text(recorder_ns, report.length_ns);
-        line(
-            "cost",
-            format!("{} of CPU time, {part} % of one CPU, beside the kernel's part", duration(recorder_ns)),
-        );
-    }
-    line("in no unit", format!("{} of CPU time", duration(report.others_ns)));
-    let doubts = doubts(report);
-    if !doubts.is_empty() {
-        text.push('\n');
-    }
-    for doubt in doubts {
-        wrap(&shown(&doubt), style.width, "note: ", "  ")
-            .iter()
-            .for_each(|line| text += &format!("{line}\n"));
-    }
-    text.push('\n');
-    text += &table(report).render_in_blocks(style);
-    text
+/// What the JSON document has.
+#[derive(Debug, Serialize)]
+struct View<'a> {
+    header: &'a Header,
+    length_ns: u64,
+    /// `time`, `size` or `told`; null if the file was cut short.
+    why_ended: Option<&'static str>,
+    is_cut_short: bool,
+    damage: Option<&'a str>,
+    events: u64,
+    samples: u64,
+    contract_changes: u64,
+    /// Null if the file was cut short, since the end has this number.
+    lost: Option<u64>,
+    disordered: Option<u64>,
+    contradictions: Contradictions,
+    without_accounts_ns: Option<u64>,
+    processes_left_out: u32,
+    recorder_ns: Option<u64>,
+    /// CPU time of all threads.
+    used_ns: u64,
+    units: Vec<UnitView>,
 }
 
-/// What leaves the recording in doubt, in sentences.
-fn doubts(report: &Report<'_>) -> Vec<String> {
-    let number = |n: u64, one: &str| count(usize::try_from(n).unwrap_or(usize::MAX), one);
-    let mut doubts: Vec<String> =
-        report.damage.iter().map(|damage| format!("{damage}; what follows is missing")).collect();
-    if report.ended.is_none() && report.damage.is_none() {
-        doubts.push("the file was truncated, or the recorder was killed; what is there is whole".to_owned());
-    }
-    if report.lost > 0 {
-        doubts
-            .push(format!("{} were lost, since the recorder did not keep up", number(report.lost, "event")));
-    }
-    if report.disordered > 0 {
-        doubts.push(format!("{} came too late and are left out", number(report.disordered, "event")));
-    }
-    if report.missing_switches > 0 {
-        let these = number(report.missing_switches, "time");
-        doubts.push(format!("{these} the kernel did not report a switch; the times around it are estimates"));
-    }
-    if report.processes_left_out > 0 {
-        let these = number(u64::from(report.processes_left_out), "process").replace("processs", "processes");
-        doubts.push(format!("{these} had no room in the samples"));
-    }
-    if report.without_accounts_ns > 0 {
-        doubts.push(format!("no daemon answered for {}", duration(report.without_accounts_ns)));
-    }
-    if report.contract_changes > 0 {
-        let these = number(report.contract_changes as u64, "time");
-        doubts.push(format!("the contract or its tickets changed {these}"));
-    }
-    doubts
+#[derive(Debug, Serialize)]
+struct UnitView {
+    /// Empty for threads in no unit.
+    unit: String,
+    processes: u64,
+    threads: u64,
+    used_ns: u64,
+    /// Millionths of the CPU time of all threads.
+    share_ppm: Option<u64>,
+    waits_after_wake_ups: Option<LengthsView>,
+    /// All waits for a CPU.
+    waits: LengthsView,
+    sleeps: Option<LengthsView>,
+    transfers: Option<Transfers>,
+    accounts: Option<AccountsView>,
 }
 
-fn table(report: &Report<'_>) -> Table {
-    let mut table = Table::new(&[
-        "unit",
-        "threads",
-        "entitled,\nCPUs",
-        "CPU time",
-        "of all,\n%",
-        "waited",
-        "wake-ups",
-        "mean\nwait",
-        "99 %\nwithin",
-        "called\nback",
-        "99 %\nbelow",
-        "memory",
-        "read",
-        "written",
-    ]);
-    let all: u64 = report.units.iter().map(|unit| unit.used_ns).sum();
-    let or_nothing = |value: Option<u64>, words: fn(u64) -> String| value.map_or(NOTHING.to_owned(), words);
-    for unit in &report.units {
-        let cells = vec![
-            shown(&unit.unit),
-            unit.threads.to_string(),
-            or_nothing(unit.entitled_micro_cpus, cpus),
-            duration(unit.used_ns),
-            percent_text(unit.used_ns, all),
-            duration(unit.waited_ns),
-            or_nothing(unit.wakes, |wakes| wakes.to_string()),
-            or_nothing(unit.wake_mean_ns, duration),
-            or_nothing(unit.wake_p99_ns, duration),
-            or_nothing(unit.called_back, |calls| calls.to_string()),
-            or_nothing(unit.call_back_p99_ns, duration),
-            or_nothing(unit.memory_mean, bytes),
-            or_nothing(unit.disk_read, bytes),
-            or_nothing(unit.disk_written, bytes),
+#[derive(Debug, Serialize)]
+struct LengthsView {
+    count: u64,
+    mean_ns: Option<u64>,
+    p99_ns: Option<u64>,
+}
+
+impl LengthsView {
+    fn of(lengths: &Lengths) -> LengthsView {
+        LengthsView { count: lengths.count(), mean_ns: lengths.mean_ns(), p99_ns: lengths.p99_ns() }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct AccountsView {
+    entitled_micro_cpus: u64,
+    entitled_ns: u64,
+    used_ns: u64,
+    lent_ns: u64,
+    borrowed_ns: u64,
+    waited_ns: u64,
+    call_backs: CallBacksView,
+    memory_mean_bytes: Option<u64>,
+    disk_read_bytes: Option<u64>,
+    disk_written_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct CallBacksView {
+    count: u64,
+    mean_ns: Option<u64>,
+    /// The upper bound of the class of the 99th percentile.
+    p99_below_ns: Option<u64>,
+}
+
+impl View<'_> {
+    fn began(&self, zone: &TimeZone) -> String {
+        let ms = self.header.began_wall_ms;
+        let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        // The clock of the machine may have been anywhere.
+        time.map_or_else(
+            || format!("@{}", ms / 1_000),
+            |time| time.to_zoned_datetime(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        )
+    }
+
+    /// The lines before the table: names and values.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let header = self.header;
+        let machine = match Machine::from_toml(&header.machine) {
+            Ok(machine) => machine.summary(),
+            Err(error) => format!("unknown: {error}"),
+        };
+        let end = match (self.damage, self.why_ended) {
+            (Some(damage), _) => damage.to_owned(),
+            (None, Some("time")) => Why::Time.to_string(),
+            (None, Some("size")) => Why::Size.to_string(),
+            (None, Some(_)) => Why::Told.to_string(),
+            (None, None) => "the file was cut short".to_owned(),
+        };
+        let changes = match self.contract_changes {
+            0 => String::new(),
+            1 => "; it changed once".to_owned(),
+            n => format!("; it changed {n} times"),
+        };
+        vec![
+            ("machine", machine),
+            ("kernel", header.kernel.clone()),
+            ("contract", format!("{}, scheme {}{changes}", header.contract_file, header.scheme)),
+            ("backend", header.backend.clone()),
+            ("program", header.program.clone()),
+            ("method", format!("{}; samples every {}", header.method, duration(header.sample_ns))),
+            ("content", format!("{}, {}", number(self.events, "event"), number(self.samples, "sample"))),
+            ("end", end),
+            ("lost", self.losses()),
+            ("recorder", self.recorder()),
+        ]
+    }
+
+    /// What the recording lacks, in words.
+    fn losses(&self) -> String {
+        let Contradictions { switches, wake_ups, impossible } = self.contradictions;
+        let several = |n: Option<u64>, what: &str| n.filter(|n| *n > 0).map(|n| number(n, what));
+        let out_of_order = self.disordered.filter(|n| *n > 0);
+        let without = self.without_accounts_ns.filter(|ns| *ns > 0);
+        let left_out = Some(u64::from(self.processes_left_out));
+        let known = [
+            self.lost.is_none().then(|| "the number of lost events is unknown".to_owned()),
+            several(self.lost, "event"),
+            out_of_order.map(|n| number(n, "event") + " out of order"),
+            several(Some(switches), "switch")
+                .map(|text| text.replace("switchs", "switches") + " without an event"),
+            several(Some(wake_ups), "wake-up").map(|text| text + " without an event"),
+            several(Some(impossible), "event").map(|text| text + " of impossible CPUs"),
+            several(left_out, "process")
+                .map(|text| text.replace("processs", "processes") + " left out of samples"),
+            without.map(|ns| format!("no accounts for {}", duration(ns))),
         ];
-        table.row(Paint::Plain, cells);
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        if known.is_empty() { "nothing".to_owned() } else { known.join(", ") }
     }
-    table
+
+    fn recorder(&self) -> String {
+        let parts = |ns: u64| {
+            let ppm = (u128::from(ns) * 1_000_000).checked_div(u128::from(self.length_ns));
+            ppm.and_then(|ppm| u64::try_from(ppm).ok())
+        };
+        match self.recorder_ns.and_then(parts) {
+            Some(ppm) => format!("used {} of a CPU", part(ppm)),
+            None => "used an unknown part of a CPU".to_owned(),
+        }
+    }
+
+    fn table(&self, method: &Method) -> Table {
+        let by_events = *method == Method::Events;
+        let [waits, mean, p99] = match by_events {
+            true => ["wake-up\nwaits", "wake-up\nmean", "wake-up\n99 %"],
+            false => ["CPU\nwaits", "CPU wait\nmean", "CPU wait\n99 %"],
+        };
+        // A table that is too wide is split, so each heading is complete.
+        let mut table = Table::new(&[
+            "unit",
+            "processes",
+            "threads",
+            "entitled\nCPUs",
+            "CPU\ntime",
+            "CPU\nshare",
+            waits,
+            mean,
+            p99,
+            "call-\nbacks",
+            "call-back\nmean",
+            "call-back\n99 % below",
+            "memory\nmean",
+            "disk\nread",
+            "disk\nwritten",
+        ]);
+        for unit in &self.units {
+            let accounts = unit.accounts.as_ref();
+            let waits = unit.waits_after_wake_ups.as_ref().unwrap_or(&unit.waits);
+            let call_backs = accounts.map(|of| &of.call_backs);
+            let time = |ns: Option<u64>| ns.map_or_else(|| NOTHING.to_owned(), duration);
+            let size = |n: Option<u64>| n.map_or_else(|| NOTHING.to_owned(), bytes);
+            let cells = vec![
+                name(&unit.unit),
+                unit.processes.to_string(),
+                unit.threads.to_string(),
+                accounts.map_or_else(|| NOTHING.to_owned(), |of| cpus(of.entitled_micro_cpus)),
+                duration(unit.used_ns),
+                unit.share_ppm.map_or_else(|| NOTHING.to_owned(), part),
+                waits.count.to_string(),
+                time(waits.mean_ns),
+                time(waits.p99_ns),
+                call_backs.map_or_else(|| NOTHING.to_owned(), |of| of.count.to_string()),
+                time(call_backs.and_then(|of| of.mean_ns)),
+                time(call_backs.and_then(|of| of.p99_below_ns)),
+                size(accounts.and_then(|of| of.memory_mean_bytes)),
+                size(accounts.and_then(|of| of.disk_read_bytes)),
+                size(accounts.and_then(|of| of.disk_written_bytes)),
+            ];
+            table.row(Paint::Plain, cells);
+        }
+        table
+    }
 }
 
-/// The report as JSON.
-pub(super) fn json(report: &Report<'_>) -> String {
-    commonhold_report::json("commonhold.recording", report)
+/// The first cell of a unit's row.
+fn name(path: &str) -> String {
+    match path.rsplit_once('/') {
+        _ if path.is_empty() => "(in no unit)".to_owned(),
+        Some((around, last)) => "  ".repeat(around.split('/').count()) + &clean(last),
+        None => clean(path),
+    }
+}
+
+/// A number with its noun.
+pub(super) fn number(n: u64, what: &str) -> String {
+    usize::try_from(n).map_or_else(|_| format!("{n} {what}s"), |n| count(n, what))
 }
