@@ -1,22 +1,22 @@
 //! Recordings: what the threads of a machine's units did, and what the daemon's accounts said meanwhile.
 //!
-//! `commonhold record` writes a recording, and `commonhold what-if` replays it. [`Writer`] and [`Reader`] have
-//! the format; neither opens a file. [`model`] has the content.
+//! `commonhold record` writes a recording, and `commonhold what-if` replays it. [`Writer`] and [`Reader`]
+//! have the format; neither opens a file. [`model`] has the content.
 //!
 //! # Format
 //!
 //! Version 1. A file begins with [`MAGIC`] and the version (16 bits). All numbers of fixed size are
 //! little-endian. Blocks follow: a byte for the kind, the length of the payload (32 bits), the length of the
 //! payload compressed by deflate (32 bits), the CRC-32 of the compressed bytes, and these bytes. A payload is
-//! encoded by [postcard](https://postcard.jamesmunns.com/wire-format), version 1, from the types of [`model`].
-//! The first block is the [`Header`], the last one the [`End`]. A file without an end was cut short; the
-//! blocks before are good.
+//! encoded by [postcard](https://postcard.jamesmunns.com/wire-format), version 1, from the types of
+//! [`model`]. The first block is the [`Header`], the last one the [`End`]. A file without an end was cut
+//! short; the blocks before are good.
 //!
 //! # Bounds
 //!
 //! A writer has a limit in bytes, and keeps [`END_BYTES`] of it for the end. It refuses a block that does not
-//! fit. A reader refuses blocks that are larger than [`PAYLOAD_MAX`] before it decompresses them, so a hostile
-//! file cannot exhaust its memory.
+//! fit. A reader refuses blocks that are larger than [`PAYLOAD_MAX`] before it decompresses them, so a
+//! hostile file cannot exhaust its memory.
 
 mod model;
 mod reader;

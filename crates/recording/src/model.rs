@@ -360,7 +360,7 @@ pub enum Why {
     Time,
     /// The file reached the size given by `--size`.
     Size,
-    /// The recorder was told to end, by a signal.
+    /// A signal ended it.
     Told,
 }
 

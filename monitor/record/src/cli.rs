@@ -35,8 +35,8 @@ pub enum Command {
 /// Record what the units of this machine do, for `commonhold what-if`
 ///
 /// Writes a file with the bursts, sleeps and wake-ups of the units' threads, their disk requests, the memory
-/// of their processes, and the daemon's accounts, contract and tickets over time. `commonhold what-if` replays
-/// it under another contract; `commonhold recording` shows or exports it.
+/// of their processes, and the daemon's accounts, contract and tickets over time. `commonhold what-if`
+/// replays it under another contract; `commonhold recording` shows or exports it.
 ///
 /// As root, every event of the scheduler is recorded. Otherwise, or where the kernel refuses, the threads'
 /// clocks are read from /proc at short intervals.
@@ -94,8 +94,8 @@ pub struct Recording {
     /// Write a trace for the Perfetto viewer: a row for each CPU and each unit, loans and call-backs as flows
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
-    /// Write CSV files into this new folder: threads, events, bursts, waits, sleeps, loans, call-backs, units, processes,
-    /// disks
+    /// Write CSV files into this new folder: threads, events, bursts, waits, sleeps, loans, call-backs,
+    /// units, processes, disks
     #[arg(long, value_name = "FOLDER")]
     pub csv: Option<PathBuf>,
 }

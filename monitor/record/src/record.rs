@@ -205,7 +205,7 @@ impl Recorder<'_> {
         clock::now().saturating_sub(self.begin_ns)
     }
 
-    /// Records until the time is over, the file is full, or a signal comes.
+    /// Records until the time has ended, the file is full, or a signal comes.
     fn run(&mut self, signals: &Signals) -> Result<Why, Failure> {
         let (length, every) = (nanos(self.args.length), nanos(self.args.every));
         let mut next_sample = 0;

@@ -209,8 +209,8 @@ pub struct Claims {
 /// contract is. A figure is not to be trusted if the replay of the recorded contract is off by more than the
 /// figure's bound, which was registered before such a replay was first compared.
 ///
-/// `commonhold record` makes recordings. Commonhold's scheduler is simulated whatever the recorded backend was,
-/// so recordings of the kernel backend agree best.
+/// `commonhold record` makes recordings. Commonhold's scheduler is simulated whatever the recorded backend
+/// was, so recordings of the kernel backend agree best.
 #[derive(Debug, Args)]
 pub struct WhatIf {
     /// A file that `commonhold record` wrote

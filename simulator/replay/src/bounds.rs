@@ -1,7 +1,8 @@
 //! The registered bounds, and the comparison of a replay with the recording.
 //!
-//! The bounds are in `bounds.toml`, which was committed before the first comparison. A figure of a replay under
-//! another contract is trusted only if the replay of the recorded contract is within the figure's bound.
+//! The bounds are in `bounds.toml`, which was committed before the first comparison. A figure of a replay
+//! under another contract is trusted only if the replay of the recorded contract is within the figure's
+//! bound.
 
 use std::collections::BTreeMap;
 

@@ -79,14 +79,15 @@ pub struct Recorded {
     /// The first and the last sample of each disk, in the order of the first.
     pub disks: Vec<(DiskSample, DiskSample)>,
     /// How long an interrupt took to arrive: how long woken tasks waited for a CPU of their own unit that was
-    /// idle or on loan, in ns, ascending. At most [`DELAYS_MAX`] of them, evenly spaced; empty without events.
+    /// idle or on loan, in ns, ascending. At most [`DELAYS_MAX`] of them, evenly spaced; empty without
+    /// events.
     pub delays_ns: Vec<Time>,
     /// What was measured.
     pub measured: Figures,
 }
 
 impl Recorded {
-    /// Reads a recording. One that was cut short or damaged is read as far as possible.
+    /// Reads a recording. One that was cut short or damaged is read up to there.
     ///
     /// # Errors
     ///
@@ -200,8 +201,8 @@ impl Fold {
         }
     }
 
-    /// Measures how long a woken task waits for a CPU of its own unit that is idle or on loan: such a CPU runs
-    /// it as soon as the interrupt arrives.
+    /// Measures how long a woken task waits for a CPU of its own unit that is idle or on loan: such a CPU
+    /// runs it as soon as the interrupt arrives.
     fn time_interrupt(&mut self, at: Time, event: &Event) {
         match *event {
             Event::Wake { thread, .. } => {

@@ -38,8 +38,8 @@ const DISK_BYTES_PER_S: u64 = 500_000_000;
 ///
 /// # Errors
 ///
-/// [`ReplayError::Units`] if tasks are in units that the contract lacks, [`ReplayError::Tasks`] if there are too
-/// many.
+/// [`ReplayError::Units`] if tasks are in units that the contract lacks, [`ReplayError::Tasks`] if there are
+/// too many.
 pub fn scenario(
     recorded: &Recorded,
     contract: &Contract,
@@ -125,8 +125,8 @@ fn hardware(recorded: &Recorded, machine: &Machine) -> Hardware {
     }
 }
 
-/// A disk: its rate is the machine's or, if that is not known, the highest that the recording shows; its access
-/// time is the shortest tenth of the recorded waits for it, less the transfer.
+/// A disk: its rate is the machine's or, if that is not known, the highest that the recording shows; its
+/// access time is the shortest tenth of the recorded waits for it, less the transfer.
 fn disk(
     facts: &commonhold_machine::Disk,
     samples: Option<&(DiskSample, DiskSample)>,

@@ -1,6 +1,6 @@
-//! Reports of simulated runs: one scenario, the same scenario under several schemes, disciplines or contracts,
-//! sweeps over values of its files, replays of recordings, and the claims of the published papers, as text, JSON,
-//! CSV and HTML.
+//! Reports of simulated runs: one scenario, the same scenario under several schemes, disciplines or
+//! contracts, sweeps over values of its files, replays of recordings, and the claims of the published papers,
+//! as text, JSON, CSV and HTML.
 //!
 //! Pure, as `commonhold-report` is: data in, text out. The same data give the same bytes on any machine.
 // Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean

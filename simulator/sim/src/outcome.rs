@@ -207,8 +207,8 @@ pub struct UnitOutcome {
     pub call_back_mean_ns: u64,
     /// The longest such time, in ns.
     pub call_back_max_ns: u64,
-    /// The histogram of call-backs: upper bounds in ns, ascending, each with the number of call-backs below it and
-    /// not below the previous class. Classes without call-backs, and the unbounded one, are left out.
+    /// The histogram of call-backs: upper bounds in ns, ascending, each with the number of call-backs below
+    /// it and not below the previous class. Classes without call-backs, and the unbounded one, are left out.
     #[serde(skip)]
     pub call_backs: Vec<(Time, u64)>,
     /// How long its tasks waited for a CPU after they woke up.

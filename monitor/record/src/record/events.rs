@@ -141,8 +141,8 @@ fn buffers(object: &Object) -> libbpf_rs::Result<Vec<MapHandle>> {
         .collect()
 }
 
-/// An event from its bytes: `struct event` of the program, with the monotonic clock's time. `None` if they are
-/// too short.
+/// An event from its bytes: `struct event` of the program, with the monotonic clock's time. `None` if they
+/// are too short.
 fn event(bytes: &[u8]) -> Option<TimedEvent> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

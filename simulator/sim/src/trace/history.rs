@@ -1,5 +1,6 @@
-//! Turns scheduler events into each task's bursts, sleeps and transfers. A state machine per task (`Activity`)
-//! follows the events. An event that is impossible in the task's state shows that events are missing.
+//! Turns scheduler events into each task's bursts, sleeps and transfers. A state machine per task
+//! (`Activity`) follows the events. An event that is impossible in the task's state shows that events are
+//! missing.
 
 use super::{End, Recorded, Recording, Step};
 use crate::Time;
@@ -141,8 +142,8 @@ pub struct Waits {
     pub sum_ns: Time,
     /// The waits after wake-ups, until the task ran.
     pub after_wakes: Latencies,
-    /// The responses: the times from a wake-up until the task slept again or ended. A wait for a disk does not
-    /// end a response.
+    /// The responses: the times from a wake-up until the task slept again or ended. A wait for a disk does
+    /// not end a response.
     pub responses: Latencies,
     /// When the task was woken, until it sleeps or ends.
     up_since: Option<Time>,
@@ -373,7 +374,7 @@ impl History {
         self.add(Task::new(child, unit, now, Activity::New));
     }
 
-    /// The task with this ID. One that was not seen before is in no unit. The idle task is none.
+    /// The task with this ID. One that was not seen before is in no unit. The idle task is not followed.
     fn task(&mut self, pid: u32) -> Option<&mut Task> {
         if pid == 0 {
             return None;

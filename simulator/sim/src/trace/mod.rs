@@ -1,6 +1,6 @@
-//! Recordings: the CPU bursts, sleeps and transfers of tasks on a live machine, as a workload for the simulated
-//! one. [`History`] follows a machine's events. They may be from a file of `commonhold record`, or from the
-//! kernel's own text.
+//! Recordings: the CPU bursts, sleeps and transfers of tasks on a live machine, as a workload for the
+//! simulated one. [`History`] follows a machine's events. They may be from a file of `commonhold record`, or
+//! from the kernel's own text.
 //!
 //! # The kernel's text
 //!
