@@ -17,7 +17,9 @@ const OWNERS: [(u32, u32); 4] = [(0, A), (1, A), (2, B), (3, B)];
 fn kernel() -> Kernel {
     let mut kernel = Kernel::new(&Settings::of(4, 4, 30 * MS));
     assert!(UNITS.iter().all(|(unit, rules)| kernel.set_unit(0, *unit, *rules)));
-    OWNERS.iter().for_each(|(cpu, unit)| kernel.own(0, *cpu, *unit));
+    for (cpu, unit) in OWNERS {
+        kernel.own(0, cpu, unit);
+    }
     kernel
 }
 

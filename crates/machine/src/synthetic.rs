@@ -142,7 +142,9 @@ impl Shape {
             whole_number(key, text, min, MAX_CPUS)
         })?;
         if !words.is_list("caches") {
-            caches.iter_mut().zip(&cpus).for_each(|(caches, cpus)| *caches *= u32::from(*cpus > 0));
+            for (caches, cpus) in caches.iter_mut().zip(&cpus) {
+                *caches *= u32::from(*cpus > 0);
+            }
         }
         let shape = Shape {
             nodes,
@@ -569,10 +571,9 @@ mod tests {
             let cpus = list(&|(cores, _, caches)| (cores * caches * threads).to_string());
             let caches = list(&|(cores, _, caches)| (caches * u32::from(*cores > 0)).to_string());
             let memory = list(&|(_, gib, _)| format!("{gib}GiB"));
-            let mut text = format!("cpus:{cpus} memory:{memory} caches:{caches} threads:{threads} swap:{swap}MiB");
-            if cache > 0 {
-                text += &format!(" cache:{cache}MiB");
-            }
+            let size = if cache > 0 { format!(" cache:{cache}MiB") } else { String::new() };
+            let text =
+                format!("cpus:{cpus} memory:{memory} caches:{caches} threads:{threads} swap:{swap}MiB{size}");
             let has_both = nodes.iter().any(|(cores, ..)| *cores > 0) && nodes.iter().any(|(_, gib, _)| *gib > 0);
             let machine = Machine::synthetic(&text);
             prop_assert_eq!(machine.is_ok(), has_both, "{}", text);

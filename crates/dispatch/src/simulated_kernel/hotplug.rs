@@ -63,7 +63,9 @@ impl Kernel {
         self.set_pools(reload.pools);
         // Owners were set before any task was there: no CPU has to choose again.
         self.kicks.clear();
-        self.runs.iter_mut().for_each(|run| run.preempted = false);
+        for run in &mut self.runs {
+            run.preempted = false;
+        }
         self.readmit(now);
         for (since, id) in waiting {
             self.call(now, self.tasks[id as usize].cpu, |kernel| {

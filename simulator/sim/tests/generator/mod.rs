@@ -105,7 +105,9 @@ fn go_and_come(chance: &mut Chance, cpus: u64, horizon_ms: u64) -> String {
         if at_ms >= horizon_ms || chosen.is_empty() {
             continue;
         }
-        chosen.iter().for_each(|cpu| online[*cpu] = !goes);
+        for cpu in &chosen {
+            online[*cpu] = !goes;
+        }
         let (key, list) = (if goes { "offline" } else { "online" }, chosen.iter().map(usize::to_string));
         let list = list.collect::<Vec<_>>().join(",");
         let _ = writeln!(text, "[cpus.c{change}]\nat = \"{at_ms}ms\"\n{key} = \"{list}\"");
