@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 # The kernel backend, if it can be built; evaluated when needed, since packages may be installed before.
 FEATURES = $(shell scripts/features)
 # `commonhold NAME` runs commonhold-NAME from the same folder.
-PROGRAMS = commonhold commonhold-top commonhold-serve commonhold-sim commonhold-scale commonhold-generate
+PROGRAMS = commonhold commonhold-top commonhold-serve commonhold-record commonhold-sim commonhold-scale commonhold-generate
 # Where cargo builds; honours CARGO_TARGET_DIR.
 TARGET = $(shell CARGO=$(CARGO) scripts/target)
 # After scripts/packages: if packages cannot be installed here, tests that need them are skipped. A package that could not be

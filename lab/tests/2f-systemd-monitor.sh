@@ -68,7 +68,7 @@ log_has() {
 }
 
 installed() {
-	for program in commonhold commonhold-top commonhold-serve commonhold-sim commonhold-scale commonhold-generate; do
+	for program in commonhold commonhold-top commonhold-serve commonhold-record commonhold-sim commonhold-scale commonhold-generate; do
 		detail=$program
 		[ -x "/usr/bin/$program" ] || return 1
 	done

@@ -13,7 +13,8 @@ pub enum Exit {
     Ok,
     /// The contract is invalid, or exceeds this machine's capacity.
     Invalid,
-    /// `status --check`: the contract is broken for a unit. It shares its code with [`Exit::Invalid`].
+    /// `status --check`: the contract is broken for a unit; `what-if --against`: a figure is beyond its bound. It
+    /// shares its code with [`Exit::Invalid`].
     Broken,
     /// The command line is invalid.
     Usage,
@@ -102,7 +103,8 @@ impl Exit {
         match self {
             Exit::Ok => "success",
             Exit::Invalid | Exit::Broken => {
-                "an input is invalid, or exceeds the machine's capacity; status --check: the contract is broken"
+                "an input is invalid, or exceeds the machine's capacity; status --check: the contract is broken; what-if \
+                 --against: a figure is beyond its bound"
             }
             Exit::Usage => "the command line is invalid",
             Exit::Unmeasured | Exit::CannotTell | Exit::Incomplete => {

@@ -74,6 +74,12 @@ pub enum Command {
     /// Serve metrics for Prometheus, and a live page, on this machine
     #[command(disable_help_flag = true)]
     Serve(Elsewhere),
+    /// Record what the units of this machine do, for `commonhold what-if`
+    #[command(disable_help_flag = true)]
+    Record(Elsewhere),
+    /// Show a recording, or export it for other tools
+    #[command(disable_help_flag = true)]
+    Recording(Elsewhere),
     /// Measure how a program scales with CPUs, where its time goes, and what is to blame
     #[command(disable_help_flag = true)]
     Scale(Elsewhere),
@@ -86,6 +92,9 @@ pub enum Command {
     /// Reproduce the published results that the policies come from
     #[command(disable_help_flag = true)]
     Claims(Elsewhere),
+    /// Replay a recording under another contract or on another machine
+    #[command(disable_help_flag = true)]
+    WhatIf(Elsewhere),
     /// Convert workloads of other programs for the simulator, and back
     #[command(disable_help_flag = true)]
     Workload(Elsewhere),

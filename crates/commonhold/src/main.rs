@@ -48,10 +48,13 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::DemoTask(args) => demo::task(args),
         Command::Top(_)
         | Command::Serve(_)
+        | Command::Record(_)
+        | Command::Recording(_)
         | Command::Scale(_)
         | Command::Sim(_)
         | Command::Merge(_)
         | Command::Claims(_)
+        | Command::WhatIf(_)
         | Command::Workload(_)
         | Command::Generate(_) => {
             unreachable!("program_beside runs these before the command line is parsed")

@@ -15,9 +15,11 @@ use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 
 /// The external commands that --help lists, each with the name of its program.
-const LISTED: [(&str, &str); 9] = [
+const LISTED: [(&str, &str); 11] = [
     ("top", "commonhold-top"),
     ("serve", "commonhold-serve"),
+    ("record", "commonhold-record"),
+    ("recording", "commonhold-record"),
     ("sim", "commonhold-sim"),
     ("merge", "commonhold-sim"),
     ("claims", "commonhold-sim"),

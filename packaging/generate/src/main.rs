@@ -82,6 +82,7 @@ fn combined_definition() -> Definition {
         commonhold_scale_command::cli::Cli::command(),
         commonhold_top::cli::Cli::command(),
         commonhold_serve::cli::Cli::command(),
+        commonhold_record::cli::Cli::command(),
         Cli::command(),
     ];
     let implemented = |command: &Definition| {

@@ -8,9 +8,26 @@ use std::process::{Command, Output};
 mod skipped;
 
 /// The public commands; hidden ones are shown nowhere.
-const COMMANDS: [&str; 16] = [
-    "check", "top", "serve", "doctor", "run", "exec", "status", "why", "history", "account", "tickets",
-    "offer", "offers", "cancel", "demo", "generate",
+const COMMANDS: [&str; 19] = [
+    "check",
+    "top",
+    "serve",
+    "record",
+    "recording",
+    "what-if",
+    "doctor",
+    "run",
+    "exec",
+    "status",
+    "why",
+    "history",
+    "account",
+    "tickets",
+    "offer",
+    "offers",
+    "cancel",
+    "demo",
+    "generate",
 ];
 
 fn generate(arguments: &[&str]) -> Output {
