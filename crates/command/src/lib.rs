@@ -1,5 +1,5 @@
-//! What the programs `commonhold`, `commonhold-sim`, `commonhold-scale` and `commonhold-generate` share: exit
-//! codes, output, progress bars, signals, common flags, and reading contracts and machines from files.
+//! What the project's programs share: exit codes, output, progress bars, signals, common flags, and reading
+//! contracts and machines from files.
 
 pub mod exit;
 mod fit;
