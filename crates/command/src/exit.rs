@@ -13,8 +13,8 @@ pub enum Exit {
     Ok,
     /// The contract is invalid, or exceeds this machine's capacity.
     Invalid,
-    /// `status --check`: the contract is broken for a unit; `what-if --against`: a figure is beyond its bound.
-    /// It shares its code with [`Exit::Invalid`].
+    /// `status --check`: the contract is broken for a unit; `what-if --against`: a figure is beyond its
+    /// bound. It shares its code with [`Exit::Invalid`].
     Broken,
     /// The command line is invalid.
     Usage,
