@@ -330,11 +330,14 @@ impl Engine<'_> {
         self.kernel.kicks(&mut kicks);
         let costs = &self.scenario.hardware.kernel;
         for kick in kicks.drain(..) {
-            let arrives = self.now
-                + match costs.ipi_delays_ns.len() as u64 {
-                    0 => costs.ipi_ns,
-                    delays => costs.ipi_delays_ns[self.chance.below(delays) as usize],
-                };
+            let delay_ns = match costs.ipi_delays_ns.len() {
+                0 => costs.ipi_ns,
+                delays => {
+                    let index = usize::try_from(self.chance.below(delays as u64)).unwrap_or(0);
+                    costs.ipi_delays_ns[index]
+                }
+            };
+            let arrives = self.now + delay_ns;
             let cpu = &mut self.cpus[kick.cpu as usize];
             if cpu.kicked.is_none() {
                 cpu.kicked = Some(arrives);
