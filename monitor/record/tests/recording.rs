@@ -1,6 +1,8 @@
 //! `commonhold recording`, as a program: messages and exit codes, and a trace that Perfetto's definitions
 //! read.
 
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Writes a trace for Perfetto, of TrackEvent packets.
+//! Writes a trace for Perfetto, of `TrackEvent` packets.
 //!
 //! <https://perfetto.dev/docs/reference/synthetic-track-event> describes the packets. The numbers of fields
 //! below are those of Perfetto's `protos/perfetto/trace/`.
@@ -6,6 +6,8 @@
 //! Packets are not in the order of time, since a slice is written when it ends; trace processors sort them.
 //! Packets of the same time stay in the order of the file, so a slice that begins when another ends on the
 //! same track follows it. Slices of a track do not overlap: loans of a unit have a track for each CPU.
+
+#![allow(clippy::cast_precision_loss, reason = "counters are drawn, and need no more than 52 bits")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
@@ -61,7 +63,6 @@ mod event {
     pub(super) const TYPE: u64 = 9;
     pub(super) const NAME_IID: u64 = 10;
     pub(super) const TRACK_UUID: u64 = 11;
-    pub(super) const COUNTER_VALUE: u64 = 30;
     pub(super) const DOUBLE_COUNTER_VALUE: u64 = 44;
     pub(super) const FLOW_IDS: u64 = 47;
     pub(super) const TERMINATING_FLOW_IDS: u64 = 48;
@@ -352,10 +353,7 @@ impl<W: Write> Trace<W> {
         };
         self.describe(Track::Counter(unit, counter), name, Some(&descriptor))?;
         let mut event = Message::default();
-        match counter {
-            Counter::Memory => event.number(event::COUNTER_VALUE, value as u64),
-            _ => event.double(event::DOUBLE_COUNTER_VALUE, value),
-        };
+        event.double(event::DOUBLE_COUNTER_VALUE, value);
         self.event(Track::Counter(unit, counter), at_ns, Type::Counter, &mut event)
     }
 

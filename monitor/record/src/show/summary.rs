@@ -294,9 +294,8 @@ impl Summary {
             return text + "No unit was seen.\n";
         }
         text += &view.table(&self.header.method).render_in_blocks(style);
-        let remark = "Figures of a unit include its sub-units.";
         if view.units.iter().any(|unit| unit.unit.contains('/')) {
-            text += &format!("\n{remark}\n");
+            text += "\nFigures of a unit include its sub-units.\n";
         }
         text
     }

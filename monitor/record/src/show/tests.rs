@@ -145,7 +145,9 @@ fn blocks() -> Vec<Block> {
 
 fn bytes(header: &Header, blocks: &[Block]) -> Vec<u8> {
     let mut writer = Writer::begin(Vec::new(), header, u64::MAX).unwrap();
-    blocks.iter().for_each(|block| writer.write(block).unwrap());
+    for block in blocks {
+        writer.write(block).unwrap();
+    }
     // What `Writer::end` adds is a further end, which readers do not reach.
     writer
         .end(&End {
@@ -331,7 +333,6 @@ fn decoded(trace: &[u8]) -> String {
                     track.clone_from(&tracks[&value.number()]);
                     Ok(())
                 }
-                30 => write!(said, " {}", value.number()),
                 44 => write!(said, " {}", f64::from_bits(value.number())),
                 47 => write!(said, " flow={}", value.number()),
                 48 => write!(said, " ends-flow={}", value.number()),
@@ -351,7 +352,9 @@ fn what_is_before_the_damage_is_shown() {
     let whole = bytes(&header, &blocks);
     // Within the second block of events.
     let mut writer = Writer::begin(Vec::new(), &header, u64::MAX).unwrap();
-    blocks[..4].iter().for_each(|block| writer.write(block).unwrap());
+    for block in &blocks[..4] {
+        writer.write(block).unwrap();
+    }
     let at = usize::try_from(writer.written()).unwrap() + 20;
     let mut damaged = whole.clone();
     damaged[at] ^= 1;
