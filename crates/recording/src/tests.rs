@@ -28,7 +28,9 @@ fn event(at_ns: u64, cpu: u32) -> TimedEvent {
 /// A recording with these blocks, as bytes.
 fn recording(blocks: &[Block]) -> Vec<u8> {
     let mut writer = Writer::begin(Vec::new(), &header(), u64::MAX).unwrap();
-    blocks.iter().for_each(|block| writer.write(block).unwrap());
+    for block in blocks {
+        writer.write(block).unwrap();
+    }
     writer.end(&end()).unwrap()
 }
 

@@ -32,6 +32,7 @@ use order::Order;
 use processes::Processes;
 
 /// The interval at which the kernel's buffers are emptied.
+#[cfg(feature = "kernel")]
 const DRAIN: Duration = Duration::from_millis(25);
 /// The interval at which threads' clocks are read.
 const CLOCKS: Duration = Duration::from_millis(50);
@@ -262,7 +263,7 @@ impl Recorder<'_> {
     fn sample(&mut self, now: u64) -> Result<(), TurnError> {
         let mut sample = Sample { at_ns: now, ..Sample::default() };
         match self.ask() {
-            Some((statement, members, contract)) => {
+            Some(Answers { statement, members, contract }) => {
                 let found = self.processes.sample(&members, now).map_err(TurnError::Own)?;
                 if !found.new.is_empty() {
                     self.writer.write(&Block::Threads(found.new))?;
@@ -284,7 +285,7 @@ impl Recorder<'_> {
     }
 
     /// Asks the daemon; `None` if it does not answer.
-    fn ask(&mut self) -> Option<(Statement, Vec<(String, Vec<u32>)>, String)> {
+    fn ask(&mut self) -> Option<Answers> {
         if self.accounts.is_none() {
             self.accounts = Accounts::open(&self.args.place).ok();
         }
@@ -341,14 +342,22 @@ impl Recorder<'_> {
 }
 
 /// The accounts, each unit's members, and the contract.
-fn ask(accounts: &mut Accounts) -> Result<(Statement, Vec<(String, Vec<u32>)>, String), FeedError> {
+fn ask(accounts: &mut Accounts) -> Result<Answers, FeedError> {
     let statement = accounts.statement()?;
     let with_members = statement.units.iter().filter(|unit| unit.processes > 0);
     let members = with_members
         .map(|unit| Ok((unit.path.clone(), accounts.members(&unit.path)?.0)))
         .collect::<Result<_, FeedError>>()?;
     let contract = accounts.contract()?;
-    Ok((statement, members, contract))
+    Ok(Answers { statement, members, contract })
+}
+
+/// What the daemon says at a time.
+struct Answers {
+    statement: Statement,
+    /// The processes of each unit that has any.
+    members: Vec<(String, Vec<u32>)>,
+    contract: String,
 }
 
 /// Why a turn failed.

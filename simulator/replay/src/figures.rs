@@ -54,7 +54,9 @@ impl Figures {
     /// The figures of units over a stretch of time, with each unit's share of their sum.
     pub fn new(length_ns: Time, mut units: Vec<UnitFigures>) -> Figures {
         let all: Time = units.iter().map(|unit| unit.used_ns).sum();
-        units.iter_mut().for_each(|unit| unit.share = ratio(unit.used_ns, all));
+        for unit in &mut units {
+            unit.share = ratio(unit.used_ns, all);
+        }
         Figures { length_ns, units }
     }
 

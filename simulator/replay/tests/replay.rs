@@ -35,7 +35,9 @@ fn end(at_ns: u64) -> End {
 
 fn bytes(method: Method, blocks: &[Block], end: &End) -> Vec<u8> {
     let mut writer = Writer::begin(Vec::new(), &header(method), u64::MAX).unwrap();
-    blocks.iter().for_each(|block| writer.write(block).unwrap());
+    for block in blocks {
+        writer.write(block).unwrap();
+    }
     writer.end(end).unwrap()
 }
 
@@ -170,7 +172,9 @@ fn a_transfer_waits_for_the_disk() {
         with_disk.machine += "disks = [{ name = \"sda\", bytes = 1099511627776, bytes_per_s = 100000000 }]\n";
     }
     let mut writer = Writer::begin(Vec::new(), &with_disk, u64::MAX).unwrap();
-    blocks.iter().for_each(|block| writer.write(block).unwrap());
+    for block in &blocks {
+        writer.write(block).unwrap();
+    }
     let recorded = Recorded::read(&writer.end(&end(210 * MS)).unwrap()[..]).unwrap();
     assert_eq!(recorded.measured.unit("light").unwrap().transferred, 10 << 20);
     let replayed = replay(&recorded, &recorded.contract);

@@ -1,8 +1,8 @@
 //! M/M/1 on the simulator's event queue and random numbers, without its scheduler and its checks: what
 //! `bench/simulator mm1` compares with the same queue in other simulators.
 //!
-//! usage: mm1 CUSTOMERS    with a utilisation of 0.8; prints the customers, the mean time in the system in units of
-//! the mean service time (5 in theory), and the CPU seconds
+//! usage: mm1 CUSTOMERS    with a utilisation of 0.8; prints the customers, and the mean time in the system in units
+//! of the mean service time (5 in theory)
 //!
 //! An event is an arrival or a departure.
 
@@ -20,7 +20,6 @@ const SERVICE: u64 = 1_000_000;
 
 fn main() {
     let customers: u64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(10_000_000);
-    let begun = cpu_s();
     let (mut arrivals, mut services) = (Chance::from_state(1), Chance::from_state(2));
     let exponential = |mean| Amount { mean, spread: Spread::Exponential };
     let mut timers = Timers::default();
@@ -46,16 +45,10 @@ fn main() {
         }
     }
     let in_system = sum_ns / u128::from(served.max(1));
-    println!("{served} {:.3} {:.6}", to_f64(in_system) / to_f64(u128::from(SERVICE)), cpu_s() - begun);
+    println!("{served} {:.3}", to_f64(in_system) / to_f64(u128::from(SERVICE)));
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a mean to print")]
 fn to_f64(number: u128) -> f64 {
     number as f64
-}
-
-/// The CPU time of this process, in seconds.
-fn cpu_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }

@@ -27,7 +27,8 @@ const CPUS_MAX: usize = 1024;
 
 /// An attached program.
 pub(super) struct Events {
-    _links: Vec<Link>,
+    /// The program is attached as long as these exist.
+    links: Vec<Link>,
     ring: RingBuffer<'static>,
     drained: Rc<RefCell<Vec<TimedEvent>>>,
     /// When the recording began, by the monotonic clock.
@@ -64,12 +65,12 @@ impl Events {
             builder.add(buffer, take).map_err(|error| format!("cannot read a buffer: {error:#}"))?;
         }
         let ring = builder.build().map_err(|error| format!("cannot read the buffers: {error:#}"))?;
-        let mut events = Events { _links: Vec::new(), ring, drained, begin_ns: 0, object };
+        let mut events = Events { links: Vec::new(), ring, drained, begin_ns: 0, object };
         for program in events.object.progs_mut() {
             if program.autoload() {
                 let link =
                     program.attach().map_err(|error| format!("cannot attach the program: {error:#}"))?;
-                events._links.push(link);
+                events.links.push(link);
             }
         }
         Ok(events)
