@@ -79,7 +79,9 @@ pub fn text(what_if: &WhatIf, style: Style) -> String {
         let verdicts = verdicts(what_if, figures);
         if !verdicts.is_empty() {
             text += "\nVerdicts that change, at the end:\n";
-            verdicts.iter().for_each(|line| text += &format!("  {}\n", clean(line)));
+            for line in verdicts {
+                text += &format!("  {}\n", clean(&line));
+            }
         }
         text += "\n";
         text += &lines(EXPLAINED, style);
@@ -272,7 +274,9 @@ pub fn html(what_if: &WhatIf) -> String {
     let mut page = html::open("What if", "");
     let paragraph = |text: &str| format!("<p>{}</p>\n", escape(text));
     page += &paragraph(&format!("{}: {}", what_if.recording, what_if.about));
-    what_if.doubts.iter().for_each(|doubt| page += &paragraph(&format!("Note: {doubt}")));
+    for doubt in &what_if.doubts {
+        page += &paragraph(&format!("Note: {doubt}"));
+    }
     page += "<h2>The replay of the recorded contract</h2>\n";
     page += &paragraph(&summary("The replay of the recorded contract", "the recording", &check));
     page += &comparison_table(&check, ["recorded", "replayed"]).html();
@@ -285,7 +289,9 @@ pub fn html(what_if: &WhatIf) -> String {
         let verdicts = verdicts(what_if, figures);
         if !verdicts.is_empty() {
             page += "<h2>Verdicts that change, at the end</h2>\n";
-            verdicts.iter().for_each(|line| page += &paragraph(line));
+            for line in verdicts {
+                page += &paragraph(&line);
+            }
         }
     }
     if let (Some(test), Some((name, _))) = (what_if.test(), &what_if.against) {
