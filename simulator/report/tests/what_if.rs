@@ -9,7 +9,9 @@ const MS: u64 = 1_000_000;
 
 fn latencies(spans_ms: &[u64]) -> Latencies {
     let mut latencies = Latencies::default();
-    spans_ms.iter().for_each(|ms| latencies.add(ms * MS));
+    for ms in spans_ms {
+        latencies.add(ms * MS);
+    }
     latencies
 }
 
