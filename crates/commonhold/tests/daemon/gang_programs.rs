@@ -26,9 +26,12 @@ fn hold(place: &Place, daemon: &Daemon, gangs: &[Running]) -> Vec<u32> {
     pids
 }
 
+/// No problem but a verdict: others may use this machine meanwhile, and the unit then has less than its part.
 fn no_problem(place: &Place) {
-    let problems = &place.status()["problems"];
-    assert!(problems.as_array().unwrap().is_empty(), "{problems}");
+    let status = place.status();
+    let problems: Vec<&str> =
+        status["problems"].as_array().unwrap().iter().filter_map(|problem| problem.as_str()).collect();
+    assert!(problems.iter().all(|problem| problem.starts_with("verdict: ")), "{problems:?}");
 }
 
 #[test]
