@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::gangs::{Running, built, contract};
+use crate::gangs::{Running, built, contract, no_problem};
 use crate::programs::{built_example, compile};
 use crate::support::{Daemon, Place, eventually, kill, said, state};
 
@@ -24,14 +24,6 @@ fn hold(place: &Place, daemon: &Daemon, gangs: &[Running]) -> Vec<u32> {
     place.write(&contract(&pids));
     daemon.signal(libc::SIGHUP);
     pids
-}
-
-/// No problem but a verdict: others may use this machine meanwhile, and the unit then has less than its part.
-fn no_problem(place: &Place) {
-    let status = place.status();
-    let problems: Vec<&str> =
-        status["problems"].as_array().unwrap().iter().filter_map(|problem| problem.as_str()).collect();
-    assert!(problems.iter().all(|problem| problem.starts_with("verdict: ")), "{problems:?}");
 }
 
 #[test]

