@@ -186,7 +186,8 @@ pub struct Sample {
     pub loans: Vec<Loan>,
     /// Processes in units, at most as many as the recorder's limit.
     pub processes: Vec<ProcessSample>,
-    /// Processes in units that were left out because of this limit.
+    /// Processes in units that were left out because of this limit or the daemon's, which lists 2,000 of a
+    /// unit.
     pub processes_left_out: u32,
     /// Disks.
     pub disks: Vec<DiskSample>,

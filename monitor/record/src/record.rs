@@ -263,7 +263,7 @@ impl Recorder<'_> {
     fn sample(&mut self, now: u64) -> Result<(), TurnError> {
         let mut sample = Sample { at_ns: now, ..Sample::default() };
         match self.ask() {
-            Some(Answers { statement, members, contract }) => {
+            Some(Answers { statement, members, not_listed, contract }) => {
                 let found = self.processes.sample(&members, now).map_err(TurnError::Own)?;
                 if !found.new.is_empty() {
                     self.writer.write(&Block::Threads(found.new))?;
@@ -274,7 +274,8 @@ impl Recorder<'_> {
                     self.contract = contract;
                 }
                 (sample.units, sample.loans) = (statement.units, statement.loans);
-                (sample.processes, sample.processes_left_out) = (found.processes, found.left_out);
+                (sample.processes, sample.processes_left_out) =
+                    (found.processes, found.left_out.saturating_add(not_listed));
             }
             None => self.without_accounts_ns += now - self.sampled_ns,
         }
@@ -345,11 +346,16 @@ impl Recorder<'_> {
 fn ask(accounts: &mut Accounts) -> Result<Answers, FeedError> {
     let statement = accounts.statement()?;
     let with_members = statement.units.iter().filter(|unit| unit.processes > 0);
+    let mut not_listed = 0;
     let members = with_members
-        .map(|unit| Ok((unit.path.clone(), accounts.members(&unit.path)?.0)))
+        .map(|unit| {
+            let (pids, count) = accounts.members(&unit.path)?;
+            not_listed += count.saturating_sub(u32::try_from(pids.len()).unwrap_or(u32::MAX));
+            Ok((unit.path.clone(), pids))
+        })
         .collect::<Result<_, FeedError>>()?;
     let contract = accounts.contract()?;
-    Ok(Answers { statement, members, contract })
+    Ok(Answers { statement, members, not_listed, contract })
 }
 
 /// What the daemon says at a time.
@@ -357,6 +363,8 @@ struct Answers {
     statement: Statement,
     /// The processes of each unit that has any.
     members: Vec<(String, Vec<u32>)>,
+    /// Processes that the daemon did not list, since it lists 2,000 of a unit.
+    not_listed: u32,
     contract: String,
 }
 
