@@ -48,9 +48,11 @@ fn locks(done: &Done) -> &[Lock] {
     &done.watched.as_ref().unwrap().observed.locks
 }
 
-/// The place where was waited longest, and the lock.
+/// The place where was waited longest, and the lock: the program's own, since on a busy machine its threads
+/// may wait for the kernel's longer.
 fn worst(done: &Done) -> (&str, &Lock) {
-    let lock = locks(done).iter().max_by_key(|lock| lock.waited_ns()).unwrap();
+    let own = locks(done).iter().filter(|lock| !lock.kind.is_kernels());
+    let lock = own.max_by_key(|lock| lock.waited_ns()).unwrap();
     let (site, _) = lock.waits.iter().max_by_key(|(_, ns)| *ns).unwrap();
     (&site.function, lock)
 }
