@@ -88,20 +88,17 @@ impl Files {
     /// Takes over a block.
     pub(super) fn block(&mut self, block: &Block, follower: &mut Follower) -> io::Result<()> {
         match block {
-            Block::Threads(threads) => threads.iter().try_for_each(|thread| {
-                let (name, unit) = (cell(&thread.name), cell(&thread.unit));
-                write!(self.threads, "{},{},{name},{unit},{}\r\n", thread.tid, thread.pid, thread.seen_ns)
-            }),
             Block::Events(events) => events.iter().try_for_each(|event| self.event(event)),
             Block::Usage(usage) => self.usage(usage, follower),
             Block::Sample(sample) => self.sample(sample),
-            Block::Contract(_) | Block::End(_) => Ok(()),
+            Block::Threads(_) | Block::Contract(_) | Block::End(_) => Ok(()),
         }
     }
 
     /// Takes over what came of the events.
     pub(super) fn piece(&mut self, piece: &Piece) -> io::Result<()> {
         match piece {
+            Piece::Seen(of) => write!(self.threads, "{},{}\r\n", first_cells(&of.who), of.at_ns),
             Piece::Burst(of) => {
                 let (left, lender) =
                     (of.left.map_or("", word), of.loan.as_ref().map_or("", |loan| &loan.lender));
@@ -128,7 +125,7 @@ impl Files {
             Piece::CallBack(of) => {
                 write!(self.call_backs, "{},{},{},{}\r\n", cell(&of.unit), of.cpu, of.begin_ns, of.end_ns)
             }
-            Piece::Seen(_) | Piece::Transfer { .. } | Piece::LoanBegan(_) => Ok(()),
+            Piece::Transfer { .. } | Piece::LoanBegan(_) => Ok(()),
         }
     }
 

@@ -53,8 +53,8 @@ pub(super) struct Who {
 /// What came of the events. Times are in ns since the recording began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// A thread was seen for the first time, or in another unit.
-    Seen(Who),
+    /// A thread was seen, or more became known of it.
+    Seen(Seen),
     /// A thread ran.
     Burst(Burst),
     /// A thread waited for a CPU.
@@ -63,12 +63,21 @@ pub(super) enum Piece {
     Sleep(Sleep),
     /// A thread handed a request to a disk.
     Transfer { who: Who, bytes: u32, write: bool },
-    /// A loan began. Its first burst follows.
+    /// A loan began. Its first burst follows, and may have no length.
     LoanBegan(Loan),
     /// A loan ended.
     LoanEnded(Loan, u64),
     /// A call-back ended. The burst that answers it follows, unless its end is missing.
     CallBack(CallBack),
+}
+
+/// A thread that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) who: Who,
+    pub(super) at_ns: u64,
+    /// Whether it was not seen in this unit before.
+    pub(super) is_new: bool,
 }
 
 /// The time for which a thread ran on a CPU.
@@ -82,6 +91,8 @@ pub(super) struct Burst {
     pub(super) left: Option<Left>,
     /// The loan of which it is a part.
     pub(super) loan: Option<Loan>,
+    /// Whether it is the loan's first.
+    pub(super) begins_loan: bool,
     /// The number of the call-back that it answers.
     pub(super) answers: Option<u64>,
 }
@@ -196,6 +207,8 @@ struct Followed {
     who: Who,
     state: State,
     is_seen: bool,
+    /// When it was last announced.
+    announced_ns: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -232,14 +245,19 @@ impl Follower {
 
     /// Takes over the names and units of threads.
     pub(super) fn announce(&mut self, threads: &[Thread], out: &mut Vec<Piece>) {
-        for Thread { tid, pid, name, unit, .. } in threads {
+        for Thread { tid, pid, name, unit, seen_ns } in threads {
             let (name, unit) = (cut(name, NAME_BYTES_MAX).into(), self.unit(unit));
+            let who = Who { tid: *tid, pid: *pid, name, unit };
             let followed = self.followed(*tid);
-            // A thread may be given a new name; then it is still the same one.
-            let is_same = followed.who.pid == *pid && followed.who.unit == unit;
-            followed.is_seen &= is_same || followed.who.pid == 0 && followed.who.unit == unit;
-            followed.who = Who { tid: *tid, pid: *pid, name, unit };
-            see(followed, out);
+            followed.announced_ns = Some(*seen_ns);
+            if followed.is_seen && followed.who == who {
+                continue;
+            }
+            // A new thread's process is unknown; and a thread may have got a new name.
+            let is_same = followed.who.unit == who.unit && [0, *pid].contains(&followed.who.pid);
+            let is_new = !(std::mem::replace(&mut followed.is_seen, true) && is_same);
+            followed.who = who.clone();
+            out.push(Piece::Seen(Seen { who, at_ns: *seen_ns, is_new }));
         }
     }
 
@@ -283,13 +301,7 @@ impl Follower {
             }
             Event::Switch { .. } => self.contradictions.impossible += 1,
             Event::Wake { thread, .. } => self.wake(at, thread, out),
-            Event::Fork { parent, child } => {
-                let unit = Rc::clone(&self.followed(parent).who.unit);
-                let name = Rc::clone(&self.followed(parent).who.name);
-                let who = Who { tid: child, pid: 0, name, unit };
-                let child = self.followed(child);
-                *child = Followed { who, state: State::New, is_seen: false };
-            }
+            Event::Fork { parent, child } => self.fork(at, parent, child),
             Event::Transfer { thread, bytes, write, .. } => {
                 out.push(Piece::Transfer { who: self.who(thread), bytes, write });
             }
@@ -310,6 +322,20 @@ impl Follower {
         }
     }
 
+    /// A new thread has its parent's name and unit until it is announced. Events are recorded after the
+    /// announcement of the threads that were there then, so a new thread may have been announced already.
+    fn fork(&mut self, at: u64, parent: u32, child: u32) {
+        if let Some(known) = self.threads.get_mut(&child)
+            && known.announced_ns.is_some_and(|announced_ns| at <= announced_ns)
+        {
+            known.state = State::New;
+            return;
+        }
+        let Who { name, unit, .. } = self.who(parent);
+        let who = Who { tid: child, pid: 0, name, unit };
+        *self.followed(child) = Followed { who, state: State::New, is_seen: false, announced_ns: None };
+    }
+
     /// The thread `from` leaves a CPU.
     fn leave(&mut self, at: u64, cpu: u32, from: u32, left: Left, out: &mut Vec<Piece>) {
         let occupant = std::mem::replace(&mut self.cpus.entry(cpu).or_default().occupant, Occupant::Unknown);
@@ -319,7 +345,7 @@ impl Follower {
                 let who = self.who(from);
                 self.burst(who, cpu, at, Some(left), out);
             }
-            Occupant::Unseen if from != 0 => {
+            Occupant::Unseen if from != 0 && self.first_ns < Some(at) => {
                 let (who, first_ns) = (self.who(from), self.first_ns.unwrap_or(at));
                 self.cpus.entry(cpu).or_default().since_ns = first_ns;
                 self.burst(who, cpu, at, Some(left), out);
@@ -382,20 +408,18 @@ impl Follower {
             return;
         }
         let followed = self.followed(tid);
-        match followed.state {
+        let after = match followed.state {
             State::Asleep { since_ns, is_blocked } => {
                 let who = followed.who.clone();
                 out.push(Piece::Sleep(Sleep { who, begin_ns: since_ns, end_ns: at, is_blocked }));
+                After::Wake
             }
-            State::New => {
-                followed.state = State::Ready(at, After::Fork);
-                return;
-            }
-            State::Unknown => {}
+            State::New => After::Fork,
+            State::Unknown => After::Wake,
             // A thread that is about to sleep, or was preempted then, can be woken without having slept.
             State::Running(_) | State::Ready(..) => return,
-        }
-        followed.state = State::Ready(at, After::Wake);
+        };
+        followed.state = State::Ready(at, after);
         let unit = Rc::clone(&followed.who.unit);
         self.call_back(at, tid, &unit);
     }
@@ -438,10 +462,11 @@ impl Follower {
 
     /// Ends the burst of a CPU's occupant.
     fn burst(&mut self, who: Who, cpu: u32, end_ns: u64, left: Option<Left>, out: &mut Vec<Piece>) {
-        see(self.followed(who.tid), out);
+        let begin_ns = self.cpus.entry(cpu).or_default().since_ns;
+        see(self.followed(who.tid), begin_ns, out);
         let home = self.homes.get(&cpu).filter(|home| borrows(&who.unit, home)).cloned();
         let state = self.cpus.entry(cpu).or_default();
-        let begin_ns = state.since_ns;
+        let mut begins_loan = false;
         let goes_on = |(loan, end): &(Loan, u64)| {
             Some(&loan.lender) == home.as_ref() && loan.borrower == who.unit && *end == begin_ns
         };
@@ -453,6 +478,7 @@ impl Follower {
             let (loan, end) = state.loan.get_or_insert_with(|| {
                 let number = self.numbers;
                 self.numbers += 1;
+                begins_loan = true;
                 let loan = Loan { number, cpu, lender, borrower: Rc::clone(&who.unit), begin_ns };
                 out.push(Piece::LoanBegan(loan.clone()));
                 (loan, begin_ns)
@@ -461,7 +487,7 @@ impl Follower {
             loan.clone()
         });
         let answers = state.answers.take();
-        out.push(Piece::Burst(Burst { who, cpu, begin_ns, end_ns, left, loan, answers }));
+        out.push(Piece::Burst(Burst { who, cpu, begin_ns, end_ns, left, loan, begins_loan, answers }));
     }
 
     /// The unit itself, or the closest one around it, that has home CPUs.
@@ -478,6 +504,7 @@ impl Follower {
             who: Who { tid, pid: 0, name: "".into(), unit: "".into() },
             state: State::Unknown,
             is_seen: false,
+            announced_ns: None,
         };
         self.threads.entry(tid).or_insert_with(unknown)
     }
@@ -495,9 +522,9 @@ impl Follower {
 }
 
 /// Tells of a thread for the first time.
-fn see(followed: &mut Followed, out: &mut Vec<Piece>) {
+fn see(followed: &mut Followed, at_ns: u64, out: &mut Vec<Piece>) {
     if !std::mem::replace(&mut followed.is_seen, true) {
-        out.push(Piece::Seen(followed.who.clone()));
+        out.push(Piece::Seen(Seen { who: followed.who.clone(), at_ns, is_new: true }));
     }
 }
 

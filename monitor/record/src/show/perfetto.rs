@@ -237,7 +237,7 @@ impl<W: Write> Trace<W> {
                 self.event(Track::Loans(unit, loan.cpu), *at, Type::End, &mut Message::default())
             }
             Piece::CallBack(call_back) => self.call_back(call_back),
-            Piece::Seen(_) | Piece::Wait(_) | Piece::Sleep(_) | Piece::Transfer { .. } => Ok(()),
+            Piece::Seen(..) | Piece::Wait(_) | Piece::Sleep(_) | Piece::Transfer { .. } => Ok(()),
         }
     }
 
@@ -269,7 +269,7 @@ impl<W: Write> Trace<W> {
             self.annotate(&mut event, "loan of", &loan.lender);
         }
         // A loan's flow leads to its first burst alone.
-        let first = loan.as_ref().filter(|loan| loan.begin_ns == burst.begin_ns).map(|loan| loan.number);
+        let first = loan.as_ref().filter(|_| burst.begins_loan).map(|loan| loan.number);
         for number in first.iter().chain(answers) {
             event.fixed(event::TERMINATING_FLOW_IDS, flow(*number));
         }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::follow::{After, Contradictions, Follower, Piece, UNITS_MAX, Who, cut};
+use super::follow::{After, Contradictions, Follower, Piece, Seen, UNITS_MAX, Who, cut};
 use super::lengths::{Lengths, p99};
 
 /// Processes that are counted once each.
@@ -142,7 +142,7 @@ impl Summary {
     /// Takes over what came of the events.
     pub(super) fn piece(&mut self, piece: &Piece) {
         match piece {
-            Piece::Seen(who) => self.seen(who),
+            Piece::Seen(seen) => self.seen(seen),
             Piece::Burst(burst) => {
                 let of = self.of(&burst.who);
                 of.used_ns = of.used_ns.saturating_add(burst.end_ns - burst.begin_ns);
@@ -179,13 +179,13 @@ impl Summary {
         self.threads.entry(Rc::clone(&who.unit)).or_default()
     }
 
-    fn seen(&mut self, who: &Who) {
-        let is_new = who.pid != 0
+    fn seen(&mut self, Seen { who, is_new, .. }: &Seen) {
+        let is_new_process = who.pid != 0
             && self.processes.len() < PROCESSES_MAX
             && self.processes.insert((Rc::clone(&who.unit), who.pid));
         let of = self.of(who);
-        of.threads += 1;
-        of.processes += u64::from(is_new);
+        of.threads += u64::from(*is_new);
+        of.processes += u64::from(is_new_process);
     }
 
     fn sample(&mut self, sample: &Sample) {

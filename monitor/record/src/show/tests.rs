@@ -1,6 +1,6 @@
 //! Recordings made by hand, and what is shown of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -426,6 +426,101 @@ fn any_events() -> impl Strategy<Value = Vec<TimedEvent>> {
     })
 }
 
+/// What comes of these steps: threads that are announced, or events.
+fn followed(units: &[UnitSample], steps: &[(&[Thread], &[TimedEvent])]) -> Vec<Piece> {
+    let (mut follower, mut pieces) = (Follower::default(), Vec::new());
+    follower.sample(units);
+    for (threads, events) in steps {
+        follower.announce(threads, &mut pieces);
+        events.iter().for_each(|event| follower.event(event, &mut pieces));
+    }
+    follower.end(100 * MS, &mut pieces);
+    pieces
+}
+
+fn fork(at_ms: u64, parent: u32, child: u32) -> TimedEvent {
+    TimedEvent { at_ns: at_ms * MS, event: Event::Fork { parent, child } }
+}
+
+/// The thread, process, name and unit of each thread that was seen, and whether it counts as new.
+fn seen(pieces: &[Piece]) -> Vec<(u32, u32, &str, &str, bool)> {
+    let seen = pieces.iter().filter_map(|piece| match piece {
+        Piece::Seen(of) => Some((of.who.tid, of.who.pid, &*of.who.name, &*of.who.unit, of.is_new)),
+        _ => None,
+    });
+    seen.collect()
+}
+
+/// The recorder lists threads first, and then writes the events before: also of the listed threads' forks.
+#[test]
+fn a_thread_that_was_listed_before_its_fork_keeps_its_name_and_unit() {
+    let parent = thread(10, 10, "make", "light");
+    let child = Thread { seen_ns: 30 * MS, ..thread(11, 11, "cc", "heavy") };
+    let events = [fork(20, 10, 11), wake(20, 11), switch(25, 0, 0, Left::Preempted, 11)];
+    let pieces = followed(&[], &[(&[parent, child], &events)]);
+    assert_eq!(seen(&pieces), [(10, 10, "make", "light", true), (11, 11, "cc", "heavy", true)]);
+    let runs_as = |piece: &Piece| matches!(piece, Piece::Burst(of) if &*of.who.unit == "heavy");
+    assert_eq!(pieces.iter().filter(|piece| runs_as(piece)).count(), 1);
+    // The number is used again: a fork after the listing is of another thread.
+    let events = [fork(40, 10, 11), switch(45, 0, 0, Left::Preempted, 11)];
+    let parent = thread(10, 10, "make", "light");
+    let child = Thread { seen_ns: 30 * MS, ..thread(11, 11, "cc", "heavy") };
+    let pieces = followed(&[], &[(&[parent, child], &events)]);
+    assert_eq!(seen(&pieces).last(), Some(&(11, 0, "make", "light", true)));
+}
+
+#[test]
+fn a_forked_threads_process_becomes_known_later() {
+    let events =
+        [fork(20, 10, 11), switch(25, 0, 0, Left::Preempted, 11), switch(30, 0, 11, Left::Asleep, 0)];
+    let child = Thread { seen_ns: 50 * MS, ..thread(11, 11, "cc", "light") };
+    let pieces = followed(&[], &[(&[thread(10, 10, "make", "light")], &events), (&[child], &[])]);
+    let expected = [
+        (10, 10, "make", "light", true),
+        (11, 0, "make", "light", true),
+        // One thread, but a further process.
+        (11, 11, "cc", "light", false),
+    ];
+    assert_eq!(seen(&pieces), expected);
+}
+
+#[test]
+fn a_new_thread_calls_back_too() {
+    let events = [
+        switch(1, 0, 0, Left::Preempted, 20),
+        switch(2, 1, 0, Left::Preempted, 10),
+        fork(10, 10, 11),
+        wake(10, 11),
+        switch(12, 0, 20, Left::Preempted, 11),
+    ];
+    let threads = [thread(10, 10, "make", "light"), thread(20, 20, "spin", "heavy")];
+    let pieces = followed(&[unit("light", "0-1", 1)], &[(&threads, &events)]);
+    let call_backs: Vec<_> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::CallBack(of) => Some((&*of.unit, of.cpu, of.begin_ns / MS, of.end_ns / MS)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(call_backs, [("light", 0, 10, 12)]);
+}
+
+/// The first event of all tells nothing about the time before it.
+#[test]
+fn the_first_thread_has_no_burst_without_length() {
+    let events = [switch(5, 0, 20, Left::Preempted, 21), switch(9, 0, 21, Left::Asleep, 0)];
+    let threads = [thread(20, 20, "a", "heavy"), thread(21, 21, "b", "heavy")];
+    let pieces = followed(&[unit("light", "0", 1)], &[(&threads, &events)]);
+    let bursts: Vec<_> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Burst(of) => Some((of.who.tid, of.begin_ns / MS, of.end_ns / MS, of.begins_loan)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bursts, [(21, 5, 9, true)]);
+}
+
 proptest! {
     /// Whatever the events are: intervals of a CPU do not overlap, nor do loans and call-backs of one track,
     /// and each loan has a beginning before its end.
@@ -449,13 +544,14 @@ proptest! {
             let before = ends.insert((kind, of), end).unwrap_or(0);
             before <= begin && begin <= end && end <= last + 1
         };
-        let mut open = BTreeMap::new();
+        let (mut open, mut begun) = (BTreeMap::new(), BTreeSet::new());
         for piece in &pieces {
             match piece {
                 Piece::Burst(of) => {
                     prop_assert!(follows("cpu", of.cpu.to_string(), of.begin_ns, of.end_ns), "{of:?}");
                     if let Some(loan) = &of.loan {
                         prop_assert!(open.contains_key(&loan.number), "{of:?}");
+                        prop_assert_eq!(begun.insert(loan.number), of.begins_loan, "{:?}", of);
                     }
                 }
                 Piece::LoanBegan(of) => prop_assert!(open.insert(of.number, of.clone()).is_none()),
@@ -468,7 +564,7 @@ proptest! {
                 }
                 Piece::Wait(of) => prop_assert!(of.begin_ns <= of.end_ns),
                 Piece::Sleep(of) => prop_assert!(of.begin_ns <= of.end_ns),
-                Piece::Seen(_) | Piece::Transfer { .. } => {}
+                Piece::Seen(..) | Piece::Transfer { .. } => {}
             }
         }
         prop_assert!(open.is_empty());
