@@ -106,7 +106,7 @@ fn an_offline_cpu_gets_no_interrupt_and_no_task() {
     assert_eq!(look(&mut kernel, 0).to_string(), "1");
     assert_eq!((runs(&kernel), kernel.runnable()), ([NOBODY, A, NOBODY, NOBODY], 3));
     assert!(!set_online(&mut kernel, 0, &[]), "one CPU has to stay");
-    assert!(!set_online(&mut kernel, 0, &[4]), "a CPU that the machine lacks is none");
+    assert!(!set_online(&mut kernel, 0, &[4]), "the machine lacks this CPU");
     assert_eq!(runs(&kernel), [NOBODY, A, NOBODY, NOBODY]);
 }
 

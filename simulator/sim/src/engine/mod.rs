@@ -114,7 +114,7 @@ pub(crate) struct Engine<'a> {
     /// The tasks that wait at each group's barrier.
     barriers: BTreeMap<Group, Vec<TaskId>>,
     locks: Vec<Lock>,
-    /// By event: who waits for it.
+    /// By event: the tasks that wait for it.
     signals: Vec<EventState>,
     /// By timer: the last release, if the timer is shared and was used.
     releases: Vec<Option<Time>>,

@@ -484,7 +484,7 @@ impl Reader<'_> {
         self.found.error(
             "unknown-task",
             at,
-            format!("task `{name}` is {what}, and there is none of that name"),
+            format!("task `{name}` is {what}, but no task has that name"),
             &help,
         );
     }
