@@ -8,6 +8,7 @@ mod disk;
 mod gangs;
 mod imbalance;
 mod jobs;
+pub mod latencies;
 mod ledger;
 mod loans;
 mod memory;
