@@ -8,10 +8,14 @@ use commonhold_contract::{Diagnostic, Span, duration_text, position};
 
 use crate::{Imported, Options};
 
-/// The most programs and jobs that a workload may have, the most steps of an imported one, and the longest
-/// time of a step and of a horizon, in ns.
+/// The most programs, jobs, files and locks that a workload may have, the most steps of an imported one, and
+/// the longest time of a step and of a horizon, in ns.
 pub(crate) const PROGRAMS_MAX: usize = 1024;
 pub(crate) const JOBS_MAX: usize = 65_536;
+pub(crate) const FILES_MAX: usize = 4096;
+const LOCKS_MAX: usize = 1024;
+/// The most events, and the most timers.
+const EVENTS_MAX: usize = 4096;
 pub(crate) const STEPS_MAX: usize = 1_000_000;
 pub(crate) const STEP_MAX_NS: u64 = 365 * 24 * 3_600_000_000_000;
 pub(crate) const HORIZON_MAX_NS: u64 = 10 * STEP_MAX_NS;
@@ -87,8 +91,8 @@ pub(crate) enum Step {
     Signal { event: String, all: bool },
     Barrier { parties: u64, event: String },
     Run { program: String, times: u64, at_once: u64, beside: bool },
-    Read { file: String, bytes: u64, random: bool },
-    Write { file: String, bytes: u64, random: bool, sync: bool },
+    Read { file: String, bytes: u64, random: bool, direct: bool },
+    Write { file: String, bytes: u64, random: bool, sync: bool, direct: bool },
     Repeat { times: Times, steps: Vec<Step> },
 }
 
@@ -126,10 +130,22 @@ pub(crate) fn is_endless(steps: &[Step]) -> bool {
 pub(crate) fn takes_time(steps: &[Step]) -> bool {
     steps.iter().any(|step| match step {
         Step::Cpu(_) | Step::Busy(_) | Step::Sleep(_) | Step::Timer { .. } => true,
-        Step::Write { sync, .. } => *sync,
+        Step::Read { direct, .. } => *direct,
+        Step::Write { sync, direct, .. } => *sync || *direct,
         Step::Lock { steps, .. } | Step::Repeat { steps, .. } => takes_time(steps),
         _ => false,
     })
+}
+
+/// The most iterations of a loop, and the most runs of a step.
+fn most_times(steps: &[Step]) -> u64 {
+    let of = |step: &Step| match step {
+        Step::Run { times, .. } => *times,
+        Step::Lock { steps, .. } => most_times(steps),
+        Step::Repeat { times, steps } => times.most.unwrap_or(0).max(most_times(steps)),
+        _ => 0,
+    };
+    steps.iter().map(of).max().unwrap_or(0)
 }
 
 /// The time that steps take at least, in ns.
@@ -151,48 +167,72 @@ pub(crate) fn span_ns(steps: &[Step]) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     diagnostics: Vec<Diagnostic>,
+    /// By code and position: the errors.
+    errors: BTreeSet<(&'static str, usize, usize)>,
     /// By code and message: the index of the remark, and how many places it has.
     remarks: BTreeMap<(&'static str, String), (usize, usize)>,
+    /// The first remark beyond the most, and how many there are.
+    further: Option<(Span, usize)>,
 }
 
-/// The most errors that are reported.
+/// The most errors and the most different remarks that are reported.
 const ERRORS_MAX: usize = 100;
+const DISTINCT_MAX: usize = 1_000;
 
 impl Found {
     pub(crate) fn error(&mut self, code: &'static str, at: &Span, message: String, help: &str) {
-        let mut errors = self.diagnostics.iter().filter(|found| found.is_error());
-        let is_known = errors.clone().any(|found| found.code == code && found.span == *at);
-        if !is_known && errors.nth(ERRORS_MAX - 1).is_none() {
+        if self.errors.len() < ERRORS_MAX && self.errors.insert((code, at.start, at.end)) {
             self.diagnostics.push(Diagnostic::error(code, at.clone(), message).help(help));
         }
     }
 
     /// Adds a remark: something that the workload does not say as the text does.
     pub(crate) fn remark(&mut self, code: &'static str, at: &Span, message: impl Into<String>) {
-        let message = message.into();
-        let (_, places) = self.remarks.entry((code, message.clone())).or_insert_with(|| {
-            self.diagnostics.push(Diagnostic::warning(code, at.clone(), message));
-            (self.diagnostics.len() - 1, 0)
-        });
-        *places += 1;
-    }
-
-    /// Adds a remark with a remedy.
-    pub(crate) fn advise(&mut self, code: &'static str, at: &Span, message: String, help: String) {
-        self.remark(code, at, message.clone());
-        if let Some((index, _)) = self.remarks.get(&(code, message)) {
-            self.diagnostics[*index].help = Some(help);
+        let key = (code, message.into());
+        if let Some((_, places)) = self.remarks.get_mut(&key) {
+            *places += 1;
+        } else if self.remarks.len() == DISTINCT_MAX {
+            self.further.get_or_insert_with(|| (at.clone(), 0)).1 += 1;
+        } else {
+            let index = self.diagnostics.len();
+            self.diagnostics.push(Diagnostic::warning(code, at.clone(), key.1.clone()));
+            self.remarks.insert(key, (index, 1));
         }
     }
 
+    /// Adds a remark with a remedy, if there is one. A remedy is only sought for a remark that is shown, and
+    /// only once: looking for a name that is alike takes long.
+    pub(crate) fn advise(
+        &mut self,
+        code: &'static str,
+        at: &Span,
+        message: String,
+        help: impl FnOnce() -> Option<String>,
+    ) {
+        let before = self.diagnostics.len();
+        self.remark(code, at, message);
+        if let Some(added) = self.diagnostics.get_mut(before) {
+            added.help = help();
+        }
+    }
+
+    /// Whether no further error is shown, so that its remedy need not be sought.
+    pub(crate) fn is_full(&self) -> bool {
+        self.errors.len() >= ERRORS_MAX
+    }
+
     pub(crate) fn has_error(&self) -> bool {
-        self.diagnostics.iter().any(Diagnostic::is_error)
+        !self.errors.is_empty()
     }
 
     fn finish(mut self) -> Vec<Diagnostic> {
         for (index, places) in self.remarks.values().filter(|(_, places)| *places > 1) {
             let s = if *places > 2 { "s" } else { "" };
             self.diagnostics[*index].label = format!("and {} other place{s}", places - 1);
+        }
+        if let Some((at, count)) = self.further {
+            let message = format!("{count} further remarks are left out, from this one on");
+            self.diagnostics.push(Diagnostic::warning("further", at, message));
         }
         self.diagnostics.sort_by_key(|found| found.span.start);
         self.diagnostics
@@ -201,7 +241,11 @@ impl Found {
 
 /// Makes names that the workload's language allows, each only once.
 #[derive(Debug, Default)]
-pub(crate) struct NameMaker(BTreeSet<String>);
+pub(crate) struct NameMaker {
+    made: BTreeSet<String>,
+    /// The last number behind a name: alike names do not search from the first on.
+    numbers: BTreeMap<String, u32>,
+}
 
 impl NameMaker {
     /// A name like `wanted`.
@@ -212,24 +256,58 @@ impl NameMaker {
         if name.is_empty() || name.starts_with(['.', '-']) {
             name.insert(0, '_');
         }
-        let mut unique = name.clone();
-        let mut number = 1u32;
-        while !self.0.insert(unique.clone()) {
-            number += 1;
-            unique = format!("{name}-{number}");
+        if self.made.insert(name.clone()) {
+            return name;
         }
-        unique
+        let number = self.numbers.entry(name.clone()).or_insert(1);
+        loop {
+            *number += 1;
+            let unique = format!("{name}-{number}");
+            if self.made.insert(unique.clone()) {
+                return unique;
+            }
+        }
     }
 }
 
 impl Draft {
     /// The text, unless there are errors.
     pub(crate) fn finish(mut self, text: &str, options: &Options) -> Imported {
+        self.check_limits(&options.source);
         let found = core::mem::take(&mut self.found).finish();
         if found.iter().any(Diagnostic::is_error) {
             return Imported { text: None, diagnostics: found };
         }
         Imported { text: Some(self.text(text, &found, options)), diagnostics: found }
+    }
+
+    /// Errors for what the simulator would refuse. Most of it has no one position in the text.
+    fn check_limits(&mut self, source: &str) {
+        let counts = [
+            ("programs", self.programs.len(), PROGRAMS_MAX, "too-many-programs"),
+            ("jobs", self.jobs.len(), JOBS_MAX, "too-many-jobs"),
+            ("files", self.files.len(), FILES_MAX, "too-many-files"),
+            ("locks", self.locks.len(), LOCKS_MAX, "too-many-locks"),
+            ("events", self.events.len(), EVENTS_MAX, "too-many-events"),
+            ("timers", self.timers.len(), EVENTS_MAX, "too-many-timers"),
+        ];
+        for (what, count, most, code) in counts {
+            if count > most {
+                let message = format!("{source} becomes a workload with {count} {what}, more than {most}");
+                self.found.error(
+                    code,
+                    &(0..0),
+                    message,
+                    "divide the file, or give fewer things names of their own",
+                );
+            }
+        }
+        let times = self.programs.iter().map(|program| most_times(&program.steps)).max().unwrap_or(0);
+        if times > TIMES_MAX {
+            let message =
+                format!("{source} becomes a workload with {times} iterations, more than {TIMES_MAX}");
+            self.found.error("out-of-range", &(0..0), message, "let the loop run less often");
+        }
     }
 
     fn text(&self, text: &str, found: &[Diagnostic], options: &Options) -> String {
@@ -351,6 +429,12 @@ fn list(out: &mut String, steps: &[Step], depth: usize) {
     }
 }
 
+/// The keys of the switches that are on.
+fn switches(switches: &[(&str, bool)]) -> String {
+    let on = switches.iter().filter(|(_, on)| *on);
+    on.map(|(key, _)| format!(", {key} = true")).collect::<Vec<_>>().concat()
+}
+
 fn step_text(out: &mut String, step: &Step, depth: usize) {
     let time = |ns: u64| duration_text(ns);
     let mut body = None;
@@ -380,14 +464,13 @@ fn step_text(out: &mut String, step: &Step, depth: usize) {
             let beside = if *beside { ", beside = true" } else { "" };
             write!(out, "run = {}{times}{at_once}{beside}", quoted(program))
         }
-        Step::Read { file, bytes, random } => {
-            let more = if *random { ", random = true" } else { "" };
-            write!(out, "read = {}, bytes = \"{}\"{more}", quoted(file), bytes_text(*bytes))
+        Step::Read { file, bytes, random, direct } => {
+            let switches = switches(&[("random", *random), ("direct", *direct)]);
+            write!(out, "read = {}, bytes = \"{}\"{switches}", quoted(file), bytes_text(*bytes))
         }
-        Step::Write { file, bytes, random, sync } => {
-            let random = if *random { ", random = true" } else { "" };
-            let sync = if *sync { ", sync = true" } else { "" };
-            write!(out, "write = {}, bytes = \"{}\"{random}{sync}", quoted(file), bytes_text(*bytes))
+        Step::Write { file, bytes, random, sync, direct } => {
+            let switches = switches(&[("random", *random), ("sync", *sync), ("direct", *direct)]);
+            write!(out, "write = {}, bytes = \"{}\"{switches}", quoted(file), bytes_text(*bytes))
         }
         Step::Repeat { times, steps } => {
             body = Some(steps);

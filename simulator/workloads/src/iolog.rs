@@ -13,8 +13,8 @@ use commonhold_contract::Span;
 
 use crate::Options;
 use crate::draft::{
-    Draft, File, Found, HORIZON_MAX_NS, Job, NameMaker, Program, S, STEP_MAX_NS, STEPS_MAX, Step, Times,
-    span_ns,
+    Draft, FILES_MAX, File, Found, HORIZON_MAX_NS, Job, NameMaker, Program, S, STEP_MAX_NS, STEPS_MAX, Step,
+    Times, span_ns,
 };
 
 /// A file of the log.
@@ -32,6 +32,10 @@ struct Reader {
     files: BTreeMap<String, Logged>,
     order: Vec<String>,
     steps: Vec<Step>,
+    /// The index of the last access among the steps.
+    last: Option<usize>,
+    /// How many files have an access.
+    used: usize,
     /// The time of the last timed action, in us.
     last_us: u64,
 }
@@ -48,6 +52,8 @@ pub(crate) fn read(text: &str, options: &Options) -> Draft {
         files: BTreeMap::new(),
         order: Vec::new(),
         steps: Vec::new(),
+        last: None,
+        used: 0,
         last_us: 0,
     };
     let mut version = None;
@@ -193,7 +199,12 @@ impl Reader {
                 }
                 // fio discards what is below 100.
                 false if offset < 100 => {}
-                false => drop(self.wait(offset, at)),
+                false => {
+                    let message = "`wait`: microseconds since the last wait, as fio's manual says; fio's code replays \
+                                   milliseconds since the start";
+                    self.found.remark("wait", at, message);
+                    self.wait(offset, at);
+                }
             }
             return;
         }
@@ -211,20 +222,28 @@ impl Reader {
                     self.found.error("out-of-range", at, message, "write offset and length in bytes");
                     return;
                 };
+                if file.bytes == 0 {
+                    self.used += 1;
+                    if self.used > FILES_MAX {
+                        let message = format!("`{path}` is one file more than {FILES_MAX} with accesses");
+                        self.found.error("too-many-files", at, message, "cut the log");
+                        return;
+                    }
+                }
                 let random = offset != file.next;
                 (file.next, file.bytes) = (end, file.bytes.max(end));
                 let (name, bytes) = (file.name.clone(), length);
+                self.last = Some(self.steps.len());
                 self.steps.push(match action {
-                    "read" => Step::Read { file: name, bytes, random },
-                    _ => Step::Write { file: name, bytes, random, sync: false },
+                    "read" => Step::Read { file: name, bytes, random, direct: false },
+                    _ => Step::Write { file: name, bytes, random, sync: false, direct: false },
                 });
             }
             "sync" | "datasync" => {
                 let name = file.name.clone();
                 // The write before waits for the disk; those before it are written behind.
-                let mut before =
-                    self.steps.iter_mut().rev().skip_while(|step| matches!(step, Step::Timer { .. }));
-                if let Some(Step::Write { file: written, sync, .. }) = before.next()
+                let before = self.last.and_then(|last| self.steps.get_mut(last));
+                if let Some(Step::Write { file: written, sync, .. }) = before
                     && *written == name
                 {
                     *sync = true;

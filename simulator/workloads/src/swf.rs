@@ -6,10 +6,10 @@
 //! computes for the average CPU time of the job's processors, or for the run time if that is unknown; the
 //! rest of the run time it sleeps.
 //!
-//! Jobs that are alike share a program. If there are more programs than a workload may have, run times are
-//! rounded to fewer digits.
+//! Jobs that are alike share a program. If there are more programs than a workload may have, run times and
+//! memory are rounded to fewer digits. Memory is left out before run times have less than three.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_contract::Span;
 
@@ -43,6 +43,10 @@ const FIELDS: [&str; 18] = [
 /// The most processes of a job, and of all jobs together.
 const PROCESSORS_MAX: i64 = 100_000;
 const TASKS_MAX: u64 = 1_000_000;
+/// The most memory of a process, in kB: 1 PiB.
+const MEMORY_MAX_KB: u64 = 1 << 40;
+/// Run times keep this many digits; memory is left out if they would have less.
+const DIGITS_MIN: u32 = 3;
 
 /// A job of the log.
 struct Logged {
@@ -53,6 +57,8 @@ struct Logged {
     cpu: u64,
     idle: u64,
     processors: u64,
+    /// Of each process; 0 if it is unknown.
+    memory_kb: u64,
     unit: Option<i64>,
 }
 
@@ -137,8 +143,8 @@ fn job(line: &str, at: Span, units: Units, found: &mut Found) -> Option<Logged> 
         return None;
     }
     let mut fields = [0i64; 18];
-    // The average CPU time may have decimals.
-    let mut cpu = None;
+    // The run time and the average CPU time, in hundredths of a second: they may have decimals.
+    let (mut run, mut cpu) = (None, None);
     for (index, word) in words.iter().enumerate() {
         let number = word.parse::<i64>().ok().or_else(|| {
             let (whole, decimals) = word.split_once('.')?;
@@ -150,31 +156,44 @@ fn job(line: &str, at: Span, units: Units, found: &mut Found) -> Option<Logged> 
             found.error("no-number", &at, message, "write a whole number, or -1 if it is unknown");
             return None;
         };
-        fields[index] = number;
-        if index == 5 && number >= 0 {
-            cpu = hundredths(word);
+        // -0.5 is unknown too.
+        fields[index] = if word.starts_with('-') { number.min(-1) } else { number };
+        match index {
+            3 => run = hundredths(word),
+            5 => cpu = hundredths(word),
+            _ => {}
         }
     }
-    let [number, submitted, _, run, allocated, _, _, requested, ..] = fields;
+    let [number, submitted, _, _, allocated, _, memory_kb, requested, ..] = fields;
+    // One more line has the whole job.
+    if matches!(fields[10], 2..=4) {
+        found.remark("partial", &at, "partial executions of jobs, of status 2 to 4, are left out");
+        return None;
+    }
     let processors = if allocated > 0 { allocated } else { requested };
-    if run <= 0 || processors <= 0 {
+    let Some(run) = run.filter(|run| *run > 0 && processors > 0) else {
         let message = "jobs that never ran, or of which run time or processors are unknown, are left out";
         found.remark("unknown", &at, message);
         return None;
-    }
+    };
     if processors > PROCESSORS_MAX {
         let message = format!("job {number} has {processors} processors, more than {PROCESSORS_MAX}");
         found.error("out-of-range", &at, message, "leave it out");
         return None;
     }
     let most = i64::try_from(STEP_MAX_NS / S).unwrap_or(i64::MAX);
-    if submitted < 0 || submitted > 9 * most || run > most {
-        let message = format!("job {number}: submitted at {submitted} s, {run} s long");
+    if submitted < 0 || submitted > 9 * most || run / 100 > most.unsigned_abs() {
+        let message = format!("job {number}: submitted at {submitted} s, {} s long", words[3]);
         found.error("out-of-range", &at, message, "times are in seconds, up to nine years and a year");
         return None;
     }
     let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
-    let run = unsigned(run) * 100;
+    let memory_kb = unsigned(memory_kb);
+    if memory_kb > MEMORY_MAX_KB {
+        let message = format!("job {number}: used memory of {memory_kb} kB for each processor");
+        found.error("out-of-range", &at, message, "write kilobytes, up to 1 PiB, or -1 if it is unknown");
+        return None;
+    }
     if fields[16] > 0 {
         found.remark(
             "preceding",
@@ -182,7 +201,7 @@ fn job(line: &str, at: Span, units: Units, found: &mut Found) -> Option<Logged> 
             "jobs do not wait for their preceding job, but start when they were submitted",
         );
     }
-    let cpu = cpu.filter(|cpu| *cpu > 0).unwrap_or(run).min(run);
+    let cpu = cpu.unwrap_or(run).min(run);
     let unit = match units {
         Units::User => fields[11],
         Units::Group => fields[12],
@@ -197,15 +216,17 @@ fn job(line: &str, at: Span, units: Units, found: &mut Found) -> Option<Logged> 
         cpu,
         idle: run - cpu,
         processors: unsigned(processors),
+        memory_kb,
         unit: (unit >= 0).then_some(unit),
     })
 }
 
-/// Hundredths of a second, rounded down.
+/// Hundredths of a second, rounded down; `None` if the number is negative.
 fn hundredths(word: &str) -> Option<u64> {
     let (whole, decimals) = word.split_once('.').unwrap_or((word, ""));
     let decimals = format!("{decimals:0<2}");
-    whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(decimals.get(..2)?.parse().ok()?)
+    let decimals = decimals.get(..2)?.parse().ok()?;
+    Some(whole.parse::<u64>().ok()?.saturating_mul(100).saturating_add(decimals))
 }
 
 /// Rounds a number to this many digits.
@@ -229,37 +250,51 @@ fn build(
         return;
     }
     // Each shape needs a program for its processes, and one that runs them.
-    let shape = |job: &Logged, digits: u32| {
-        let idle = if job.idle == 0 { 0 } else { rounded(job.idle, digits) };
-        (job.processors, rounded(job.cpu, digits), idle)
+    let shape = |job: &Logged, digits: u32, has_memory: bool| {
+        let part = |number: u64| if number == 0 { 0 } else { rounded(number, digits) };
+        let memory_kb = if has_memory { part(job.memory_kb).min(MEMORY_MAX_KB) } else { 0 };
+        (job.processors, part(job.cpu), part(job.idle), memory_kb)
     };
-    let shapes = |digits: u32| {
-        jobs.iter().map(|job| shape(job, digits)).collect::<std::collections::BTreeSet<_>>().len() * 2
+    let shapes = |digits: u32, has_memory: bool| {
+        let shapes: BTreeSet<_> = jobs.iter().map(|job| shape(job, digits, has_memory)).collect();
+        shapes.len() * 2
     };
-    let digits = (1..=19).rev().find(|digits| shapes(*digits) <= PROGRAMS_MAX);
-    let Some(digits) = digits else {
+    let digits = |has_memory: bool, least: u32| {
+        (least..=19).rev().find(|digits| shapes(*digits, has_memory) <= PROGRAMS_MAX)
+    };
+    let has_memory = digits(true, DIGITS_MIN).is_some();
+    if !has_memory && let Some(job) = jobs.iter().find(|job| job.memory_kb > 0) {
+        let message = format!(
+            "used memory is left out, since a workload has at most {PROGRAMS_MAX} programs: --jobs N takes the first N"
+        );
+        found.remark("memory", &job.at, message);
+    }
+    let Some(digits) = digits(has_memory, 1) else {
         let message = format!("the jobs have more than {} different shapes", PROGRAMS_MAX / 2);
         found.error("too-many-programs", &(0..0), message, "pass --jobs N for the first N");
         return;
     };
-    if jobs.iter().any(|job| shape(job, digits) != shape(job, 19)) {
+    if jobs.iter().any(|job| shape(job, digits, has_memory) != shape(job, 19, has_memory)) {
         let s = if digits == 1 { "" } else { "s" };
         let message = format!(
-            "run times are rounded to {digits} digit{s}, since a workload has at most {PROGRAMS_MAX} programs"
+            "run times and memory are rounded to {digits} digit{s}, since a workload has at most {PROGRAMS_MAX} programs"
         );
         found.remark("rounded", &jobs[0].at, message);
     }
-    let mut programs: BTreeMap<(u64, u64, u64), String> = BTreeMap::new();
+    let mut programs: BTreeMap<(u64, u64, u64, u64), String> = BTreeMap::new();
     let mut job_names = NameMaker::default();
     let mut end_s = 0;
     for job in jobs.iter() {
-        let shape @ (processors, cpu, idle) = shape(job, digits);
+        let shape @ (processors, cpu, idle, memory_kb) = shape(job, digits, has_memory);
+        let memory_bytes = memory_kb * 1024;
         let program = programs.entry(shape).or_insert_with_key(|_| {
-            let name = format!("p{processors}-{cpu}-{idle}");
-            let mut steps = vec![Step::Cpu(cpu * (S / 100))];
+            let memory = if memory_kb > 0 { format!("-{memory_kb}k") } else { String::new() };
+            let name = format!("p{processors}-{cpu}-{idle}{memory}");
+            let mut steps = Vec::new();
+            steps.extend((cpu > 0).then_some(Step::Cpu(cpu * (S / 100))));
             steps.extend((idle > 0).then_some(Step::Sleep(idle * (S / 100))));
             if processors == 1 {
-                draft.programs.push(Program { name: name.clone(), memory_bytes: 0, is_job: false, steps });
+                draft.programs.push(Program { name: name.clone(), memory_bytes, is_job: false, steps });
                 return name;
             }
             let process = format!("{name}-process");
@@ -271,7 +306,7 @@ fn build(
                 is_job: false,
                 steps: vec![run],
             });
-            draft.programs.push(Program { name: process, memory_bytes: 0, is_job: false, steps });
+            draft.programs.push(Program { name: process, memory_bytes, is_job: false, steps });
             name
         });
         let unit = match job.unit {
@@ -324,8 +359,8 @@ mod tests {
             assert_eq!(rounded(number, digits), expected, "{number}");
         }
         assert_eq!(
-            (hundredths("5"), hundredths("5.125"), hundredths("5.1"), hundredths("x")),
-            (Some(500), Some(512), Some(510), None)
+            ["5", "5.125", "5.1", "0", "-1", "x"].map(hundredths),
+            [Some(500), Some(512), Some(510), Some(0), None, None]
         );
     }
 }

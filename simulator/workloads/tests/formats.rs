@@ -208,6 +208,153 @@ fn large_and_strange_files_are_bounded() {
     }
 }
 
+/// The simulator's limits are errors of the import, and name the source.
+#[test]
+fn limits_of_the_simulator_are_checked() {
+    let found = |text: &str, format: Format| {
+        let imported = import(text, format, &options());
+        assert!(imported.text.is_none(), "{format:?}");
+        let errors = imported.diagnostics.into_iter().filter(commonhold_contract::Diagnostic::is_error);
+        errors.map(|error| (error.code, error.message)).collect::<Vec<_>>()
+    };
+    let of = |event: fn(usize) -> String, count: usize| {
+        let events = (0..count).map(event).collect::<Vec<_>>().join(", ");
+        found(&format!("{{\"tasks\": {{\"a\": {{ \"loop\": 1, {events} }}}}}}"), Format::RtApp)
+    };
+    let locks = of(|lock| format!("\"lock\": \"m{lock}\", \"unlock\": \"m{lock}\""), 1025);
+    let message = "a test becomes a workload with 1025 locks, more than 1024".to_owned();
+    assert_eq!(locks, [("too-many-locks", message)]);
+    assert_eq!(of(|event| format!("\"signal\": \"c{event}\""), 4097)[0].0, "too-many-events");
+    let timer = |timer| format!("\"timer\": {{ \"ref\": \"t{timer}\", \"period\": 9 }}");
+    assert_eq!(of(timer, 4097)[0].0, "too-many-timers");
+    // Each section is a program and a group, and a quarter of them needs a third program.
+    let section = |number: usize| format!("[s{number}]\nstonewall\nsize=1m\nstartdelay=1\n");
+    assert_eq!(found(&(0..500).map(section).collect::<String>(), Format::Fio)[0].0, "too-many-programs");
+    let reads = (0..4097).map(|file| format!("f{file} add\nf{file} read 0 512\n")).collect::<String>();
+    assert_eq!(found(&format!("fio version 2 iolog\n{reads}"), Format::Iolog)[0].0, "too-many-files");
+    // Files without an access are not in the workload.
+    let added = (0..4097).map(|file| format!("g{file} add\n")).collect::<String>();
+    let text = format!("fio version 2 iolog\n{added}f add\nf read 0 512\n");
+    assert!(import(&text, Format::Iolog, &options()).text.is_some());
+}
+
+/// The options of `[global]` are not copied for sections that there may not be, nor those that say nothing.
+#[test]
+fn sections_are_bounded_while_they_are_read() {
+    let global = (0..5_000).map(|option| format!("option{option}=1\n")).collect::<String>();
+    let sections = (0..20_000).map(|section| format!("[s{section}]\n")).collect::<String>();
+    let imported = import(&format!("[global]\nsize=1m\n{global}{sections}"), Format::Fio, &options());
+    let errors: Vec<_> = imported.diagnostics.iter().filter(|found| found.is_error()).collect();
+    assert_eq!((errors.len(), errors[0].code), (1, "too-many-jobs"));
+    assert_eq!(errors[0].message, "there are more than 512 sections");
+    // Remarks are bounded too, and the others are counted.
+    assert_eq!(imported.diagnostics.len(), 1_002);
+    let further = imported.diagnostics.iter().find(|found| found.code == "further").unwrap();
+    assert_eq!(further.message, "4000 further remarks are left out, from this one on");
+}
+
+/// Input that once took time with the square of its size: names that are alike, and scans of what came
+/// before.
+#[test]
+fn large_files_take_time_with_their_size() {
+    let start = std::time::Instant::now();
+    let job = "1 0 0 60 1 -1 -1 4 60 -1 1 1 1 1 1 1 -1 -1\n";
+    assert!(import(&job.repeat(65_536), Format::Swf, &options()).text.is_some());
+    let waits = "f wait 1000 0\nf sync 0 0\n".repeat(200_000);
+    let text = format!("fio version 2 iolog\nf add\nf write 0 512\n{waits}");
+    assert!(import(&text, Format::Iolog, &options()).text.is_some());
+    let (forks, events) = ("\"fork\": \"b\", ".repeat(50_000), "\"run\": 1, ".repeat(50_000));
+    let text = format!(
+        "{{\"tasks\": {{\"a\": {{ \"loop\": 1, {forks} }}, \"b\": {{ \"instance\": 0, \"loop\": 1, {events} }}}}}}"
+    );
+    assert!(import(&text, Format::RtApp, &options()).text.is_some());
+    let remarks = (0..20_000).map(|number| format!("x{number}=1\n")).collect::<String>();
+    let errors = "[x\n".repeat(200_000);
+    assert!(import(&format!("[a]\n{remarks}{errors}"), Format::Fio, &options()).text.is_none());
+    // Names that are alike are sought only for what is shown.
+    let tasks =
+        (0..1000).map(|task| format!("\"task{task}\": {{ \"loop\": 1, \"run\": 1 }},")).collect::<String>();
+    let forks = "\"fork\": \"taskx\", ".repeat(50_000);
+    let text = format!("{{\"tasks\": {{\"a\": {{ \"loop\": 1, {forks} }}, {tasks} }}}}");
+    assert!(import(&text, Format::RtApp, &options()).text.is_none());
+    let options_of_fio = "numjosb=1\n".repeat(1_000_000);
+    assert!(import(&format!("[a]\nsize=1m\n{options_of_fio}"), Format::Fio, &options()).text.is_some());
+    assert!(start.elapsed() < std::time::Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+/// The exported use case of a workload for units `physics` and others.
+fn exported(workload_text: &str) -> String {
+    export(&workload(&format!("version = 1\nhorizon = \"1s\"\n{workload_text}")), &contract(), false).text
+}
+
+#[test]
+fn forks_name_tasks_that_exist_and_names_are_unique() {
+    // The only job of `child` starts its copies one after another, by names with numbers, one of which
+    // another job has; `other` is forked, and a job of another program has its name.
+    let text = exported(
+        r#"
+        [program.child]
+        do = [{ cpu = "1ms" }]
+        [program.other]
+        do = [{ cpu = "2ms" }]
+        [program.parent]
+        do = [{ run = "child", beside = true }, { run = "other", beside = true }]
+        [job.child]
+        unit = "user3"
+        program = "child"
+        count = 2
+        every = "10ms"
+        [job.child-0]
+        unit = "user3"
+        program = "parent"
+        [job.other]
+        unit = "user3"
+        program = "parent"
+        "#,
+    );
+    let mut tasks: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("\t\t\"")).collect();
+    tasks.retain(|line| line.ends_with(": {"));
+    let tasks: Vec<&str> = tasks.iter().filter_map(|line| line.split('"').next()).collect();
+    assert_eq!(tasks, ["child-0-2", "child-1", "child-0", "other", "child-2", "other-2"], "{text}");
+    for fork in ["child-2", "other-2"] {
+        assert!(text.contains(&format!("\"fork{}\" : \"{fork}\"", usize::from(fork == "other-2"))), "{text}");
+    }
+    assert!(import(&text, Format::RtApp, &options()).text.is_some());
+}
+
+#[test]
+fn loops_without_steps_are_not_unrolled() {
+    let text = exported(
+        r#"
+        [file.f]
+        size = "1MiB"
+        [program.reader]
+        do = [
+            { cpu = "1ms" },
+            { repeat = 3, do = [
+                { repeat = 1000000000, do = [{ repeat = 1000000000, do = [{ read = "f", bytes = "4KiB" }] }] },
+                { cpu = "1ms" },
+            ] },
+        ]
+        [job.reader]
+        unit = "user3"
+        program = "reader"
+        "#,
+    );
+    assert_eq!(text.matches("\"run").count(), 2, "{text}");
+}
+
+/// Used memory is left out before run times are rounded much.
+#[test]
+fn memory_of_jobs_gives_way_to_run_times() {
+    let line = |job: u64| {
+        format!("{job} {job} 0 {} 4 -1 {} 4 60 -1 1 1 1 1 1 1 -1 -1\n", 100 + job % 400, job * 7 % 997)
+    };
+    let imported = import(&(1..=2000).map(line).collect::<String>(), Format::Swf, &options());
+    let codes: Vec<_> = imported.diagnostics.iter().map(|it| it.code).collect();
+    assert_eq!(codes, ["memory"]);
+}
+
 /// More shapes of jobs than programs: run times are rounded, by less than a tenth.
 #[test]
 fn many_jobs_share_programs() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_sim::scenario::{Workload, parse_machine, parse_workload};
+use commonhold_sim::scenario::{Op, Workload, parse_machine, parse_workload};
 use commonhold_workloads::{Format, Options, Units, export, guess, import};
 use proptest::prelude::*;
 
@@ -77,6 +77,41 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(words), 0..80).prop_map(|words| words.concat())
 }
 
+/// What is counted over more accesses than a pattern has is counted over fewer: no more rarely, and not after
+/// each access.
+#[test]
+fn counts_beyond_the_pattern_are_those_of_the_remark() {
+    let text = "[a]\nrw=write\nsize=8000k\nfsync=5000\nthinktime=500\nthinktime_blocks=5000\n";
+    let imported = import(text, Format::Fio, &options());
+    let messages: Vec<&str> = imported.diagnostics.iter().map(|found| found.message.as_str()).collect();
+    let expected = [
+        "`fsync`: every 1000th write waits, and not every 5000th",
+        "`thinktime_blocks`: a pause of 100us after 1000 accesses, and not after 5000",
+    ];
+    assert_eq!(messages, expected);
+    let imported = imported.text.unwrap();
+    assert_eq!(accesses(&workload(&imported), "a"), [0, 2000, 2]);
+    assert_eq!(imported.matches("sleep = \"100us\"").count(), 1);
+}
+
+/// Reads, writes and writes that wait, of a program with its loops.
+fn accesses(workload: &Workload, name: &str) -> [u64; 3] {
+    let program = workload.programs.iter().find(|program| program.name == name).unwrap();
+    let mut counts: Vec<[u64; 3]> = Vec::new();
+    for op in &program.ops {
+        counts.push(match op {
+            Op::Read { .. } => [1, 0, 0],
+            Op::Write { sync, .. } => [0, 1, u64::from(*sync)],
+            _ => [0; 3],
+        });
+        if let Op::Again { to, times, .. } = *op {
+            let inner = counts[to as usize..].iter_mut();
+            inner.flatten().for_each(|count| *count *= u64::from(times));
+        }
+    }
+    counts.iter().fold([0; 3], |sum, count| core::array::from_fn(|index| sum[index] + count[index]))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -92,6 +127,26 @@ proptest! {
         prop_assert_eq!(export(&second, &contract, false).text, exported.text);
         for (first, second) in first.programs.iter().zip(&second.programs) {
             prop_assert_eq!(first.ops.len(), second.ops.len());
+        }
+    }
+
+    #[test]
+    fn sections_make_all_their_accesses(
+        (reads, read_k, write_k) in (0..=100u64, 1..9u64, 1..9u64),
+        (size_k, loops, fsync, blocks) in (1..5000u64, 1..4u64, 0..40u64, 0..40u64),
+    ) {
+        let text = format!(
+            "[a]\nrw=randrw\nrwmixread={reads}\nbs={read_k}k,{write_k}k\nsize={size_k}k\nloops={loops}\nfsync={fsync}\n\
+             thinktime={blocks}\nthinktime_blocks={}\n",
+            blocks.max(1)
+        );
+        let imported = import(&text, Format::Fio, &options()).text.unwrap();
+        let [read, written, synced] = accesses(&workload(&imported), "a");
+        let all = (size_k * 100 / (reads * read_k + (100 - reads) * write_k)).max(1) * loops;
+        prop_assert_eq!(read + written, all, "{}", imported);
+        prop_assert!((read * 100).abs_diff(all * reads) <= 100, "{} of {} are reads", read, all);
+        if !imported.contains("and not every") {
+            prop_assert_eq!(synced, written.checked_div(fsync).unwrap_or(0), "{}", imported);
         }
     }
 

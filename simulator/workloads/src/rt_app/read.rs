@@ -84,6 +84,9 @@ fn kind(key: &str) -> Option<Kind> {
     KINDS.iter().find(|(begin, _)| key.starts_with(begin)).map(|(_, kind)| *kind)
 }
 
+/// The numbers of a loop. rt-app takes more; the simulator does not.
+const LOOPS: core::ops::RangeInclusive<i64> = i32::MIN as i64..=1_000_000_000;
+
 /// The keys of `global` that say nothing about the workload, and the others.
 const GLOBAL: [&str; 17] = [
     "calibration",
@@ -228,6 +231,10 @@ struct Whole<'n> {
     absolute: BTreeSet<(Option<usize>, &'n str)>,
     /// The tasks that others fork.
     forked: BTreeSet<&'n str>,
+    /// The tasks by name: the first of each.
+    by_name: BTreeMap<&'n str, usize>,
+    /// By task, whether it uses a timer.
+    has_timer: Vec<bool>,
 }
 
 impl<'n> Whole<'n> {
@@ -243,13 +250,17 @@ impl<'n> Whole<'n> {
             shared_timers: BTreeSet::new(),
             absolute: BTreeSet::new(),
             forked: BTreeSet::new(),
+            by_name: BTreeMap::new(),
+            has_timer: vec![false; tasks.len()],
         };
         // By name of a timer: the task that uses it.
         let mut timers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut suspends: Vec<(&str, Option<&str>)> = Vec::new();
         for (index, task) in tasks.iter().enumerate() {
+            whole.by_name.entry(task.name).or_insert(index);
             for event in task.phases.iter().flat_map(|phase| &phase.events) {
                 let value = &event.entry.node.value;
+                whole.has_timer[index] |= event.kind == Kind::Timer;
                 match (event.kind, value) {
                     (Kind::Resume, Value::Text(name)) => drop(whole.resumes.insert(name)),
                     (Kind::Suspend, Value::Text(name)) => suspends.push((task.name, Some(name))),
@@ -373,8 +384,7 @@ impl Reader<'_> {
         let entries = self.object(&entry.node, "a task")?;
         let instances = find(entries, "instance").map_or(Some(1), |entry| self.integer(entry, 0..=1_000_000));
         let loops = find(entries, "loop");
-        let times =
-            loops.map_or(Some(-1), |entry| self.integer(entry, i64::from(i32::MIN)..=i64::from(i32::MAX)));
+        let times = loops.map_or(Some(-1), |entry| self.integer(entry, LOOPS));
         let (phases, times, is_idle) = if let Some(phases) = find(entries, "phases") {
             self.unknown_keys(entries, &TASK, false);
             let list = self.object(&phases.node, "`phases`")?;
@@ -400,8 +410,7 @@ impl Reader<'_> {
     fn phase<'n>(&mut self, at: &'n Span, node: &'n Node) -> Option<Phase<'n>> {
         let entries = self.object(node, "a phase")?;
         self.unknown_keys(entries, &TASK, true);
-        let times = find(entries, "loop")
-            .map_or(Some(1), |entry| self.integer(entry, i64::from(i32::MIN)..=i64::from(i32::MAX)));
+        let times = find(entries, "loop").map_or(Some(1), |entry| self.integer(entry, LOOPS));
         let events: Vec<Event> =
             entries.iter().filter_map(|entry| Some(Event { kind: kind(&entry.key)?, entry })).collect();
         if events.is_empty() {
@@ -421,7 +430,7 @@ impl Reader<'_> {
                 for event in phase.events.iter().filter(|event| event.kind == Kind::Fork) {
                     let Value::Text(name) = &event.entry.node.value else { continue };
                     let at = &event.entry.node.at;
-                    match whole.tasks.iter().position(|task| task.name == name) {
+                    match whole.by_name.get(name.as_str()).copied() {
                         Some(child) => forks.push((child, at)),
                         None => self.unknown_task(whole, name, "forked", at),
                     }
@@ -477,6 +486,9 @@ impl Reader<'_> {
     }
 
     fn unknown_task(&mut self, whole: &Whole, name: &str, what: &str, at: &Span) {
+        if self.found.is_full() {
+            return;
+        }
         let help = match nearest(name, whole.tasks.iter().map(|task| task.name)) {
             Some(known) => format!("did you mean \"{known}\"?"),
             None => "name a task of \"tasks\"".to_owned(),
@@ -492,6 +504,8 @@ impl Reader<'_> {
     /// Writes programs and jobs.
     fn build(&mut self, whole: &Whole, draft: &mut Draft) {
         let mut jobs = Vec::new();
+        // A task that never ends, also one that others fork.
+        let mut endless = None;
         for (index, task) in whole.tasks.iter().enumerate() {
             let is_forked = whole.forked.contains(task.name);
             let settings = self.settings(whole, task, is_forked);
@@ -517,8 +531,11 @@ impl Reader<'_> {
                 self.found.error("timeless-loop", task.at, message, help);
             }
             let program = whole.programs[index].clone();
+            if is_endless(&steps) {
+                endless.get_or_insert(task.at);
+            }
             if task.instances > 0 {
-                jobs.push((is_endless(&steps), span_ns(&steps), task.at));
+                jobs.push((span_ns(&steps), task.at));
                 draft.jobs.push(Job {
                     name: program.clone(),
                     unit: settings.unit,
@@ -531,7 +548,7 @@ impl Reader<'_> {
             }
             draft.programs.push(Program { name: program, memory_bytes, is_job: false, steps });
         }
-        self.end(whole, draft, &jobs);
+        self.end(whole, draft, endless, &jobs);
         let inherit = whole.global.inherit;
         let mut used = BTreeSet::new();
         draft.programs.iter().for_each(|program| locks_of(&program.steps, &mut used));
@@ -551,26 +568,25 @@ impl Reader<'_> {
         }
     }
 
-    /// When the run ends, and which jobs it waits for. `jobs`: by job, whether it never ends, its time, and
-    /// its position.
-    fn end(&mut self, whole: &Whole, draft: &mut Draft, jobs: &[(bool, u64, &Span)]) {
-        let endless = jobs.iter().find(|(is_endless, ..)| *is_endless);
+    /// When the run ends, and which jobs it waits for. `endless`: the position of a task that never ends;
+    /// `jobs`: by job, its time and its position.
+    fn end(&mut self, whole: &Whole, draft: &mut Draft, endless: Option<&Span>, jobs: &[(u64, &Span)]) {
         let duration_ns = whole.global.duration_s.map(|s| s.saturating_mul(S));
         let length_ns = self.options.horizon_ns.or(duration_ns);
-        if let (Some((_, _, at)), None) = (endless, length_ns) {
+        if let (Some(at), None) = (endless, length_ns) {
             let message = "a task loops for ever, and \"global\" has no \"duration\"";
             let help = "write \"duration\": 60 (in seconds) in \"global\", or pass --horizon 60s";
             self.found.error("no-duration", at, message.to_owned(), help);
         }
         // rt-app runs for its whole duration, also if some threads have ended.
         draft.jobs.iter_mut().for_each(|job| job.background = endless.is_some());
-        let spans = jobs.iter().map(|(_, span_ns, _)| *span_ns).zip(&draft.jobs);
+        let spans = jobs.iter().map(|(span_ns, _)| *span_ns).zip(&draft.jobs);
         let all = spans
             .map(|(span_ns, job)| span_ns.saturating_add(job.start_ns).saturating_mul(job.count))
             .fold(0, u64::saturating_add);
         draft.horizon_ns =
             length_ns.unwrap_or_else(|| all.saturating_mul(10).clamp(3600 * S, HORIZON_MAX_NS));
-        if let Some((_, _, at)) =
+        if let Some((_, at)) =
             jobs.iter().zip(&draft.jobs).find(|(_, job)| job.start_ns >= draft.horizon_ns).map(|(job, _)| job)
         {
             let message = "a task's `delay` is beyond the end of the use case";
@@ -597,17 +613,16 @@ impl Reader<'_> {
         let policy_entry = find(entries, "policy");
         let policy =
             policy_entry.and_then(|entry| self.text(entry)).unwrap_or(&whole.global.policy).to_owned();
-        self.policy(&policy, policy_entry.map_or(task.at, |entry| &entry.node.at));
-        let micros = |reader: &mut Self, keys: [&str; 3]| {
+        self.policy(&policy, policy_entry.map_or(task.at, |entry| &entry.node.at), false);
+        let micros = |reader: &mut Self, keys: &[&str]| {
             let entry = keys.iter().find_map(|key| find(entries, key))?;
             let micros = reader.integer(entry, 0..=i64::from(i32::MAX))?;
             u64::try_from(micros).ok().filter(|micros| *micros > 0).map(|micros| micros * 1_000)
         };
         let deadline_ns = (policy == "SCHED_DEADLINE")
-            .then(|| micros(self, ["dl-deadline", "dl-period", "dl-runtime"]))
+            .then(|| micros(self, &["dl-deadline", "deadline", "dl-period", "period", "dl-runtime"]))
             .flatten();
-        let delay_ns =
-            find(entries, "delay").and_then(|_| micros(self, ["delay", "delay", "delay"])).unwrap_or(0);
+        let delay_ns = micros(self, &["delay"]).unwrap_or(0);
         if is_forked && delay_ns > 0 {
             self.found.remark("forked-delay", task.at, "`delay` of a forked task: it starts at once");
         }
@@ -623,6 +638,12 @@ impl Reader<'_> {
         }
         if find(entries, "phases").is_some() {
             for phase in phases_of(entries) {
+                let own = find(phase, "policy");
+                let own = own.and_then(|entry| Some((self.text(entry)?.to_owned(), &entry.node.at)));
+                if let Some((own, at)) = &own {
+                    self.policy(own, at, true);
+                }
+                let policy = own.map_or_else(|| policy.clone(), |(own, _)| own);
                 for entry in phase {
                     self.setting(entry, &policy);
                     if let "taskgroup" = entry.key.as_str()
@@ -638,7 +659,8 @@ impl Reader<'_> {
         TaskSettings { unit, delay_ns, deadline_ns }
     }
 
-    fn policy(&mut self, policy: &str, at: &Span) {
+    /// Remarks on a policy. `of_phase`: it is that of a phase.
+    fn policy(&mut self, policy: &str, at: &Span, of_phase: bool) {
         let message = match policy {
             "SCHED_OTHER" => return,
             "SCHED_BATCH" | "SCHED_IDLE" => format!("{policy}: the task runs as under SCHED_OTHER"),
@@ -646,6 +668,9 @@ impl Reader<'_> {
                 "{policy}: the task runs as under SCHED_OTHER, without precedence; a unit of its own, or a discipline of its \
                  unit, may give it that"
             ),
+            "SCHED_DEADLINE" if of_phase => {
+                format!("{policy} of a phase: it runs as under SCHED_OTHER, and has no deadline of its own")
+            }
             "SCHED_DEADLINE" => format!(
                 "{policy}: the task runs as under SCHED_OTHER; whether it meets its deadline is counted"
             ),
@@ -807,10 +832,9 @@ impl Reader<'_> {
             }
             Kind::Fork => {
                 let name = self.text(entry);
-                let child = name.and_then(|name| whole.tasks.iter().position(|task| task.name == name));
+                let child = name.and_then(|name| whole.by_name.get(name).copied());
                 child.map(|child| {
-                    let has_timer = whole.tasks[child].phases.iter().flat_map(|phase| &phase.events);
-                    if has_timer.clone().any(|event| event.kind == Kind::Timer) {
+                    if whole.has_timer[child] {
                         let message =
                             "a forked task's timers count from its own start, and not from that of rt-app";
                         self.found.remark("forked-timer", at, message);
@@ -836,7 +860,7 @@ impl Reader<'_> {
             let event = self.named(Place::Condition, name);
             return vec![Flat::Step(Step::Signal { event, all: true })];
         }
-        if whole.tasks.iter().any(|task| task.name == name) {
+        if whole.by_name.contains_key(name) {
             let message = format!("`resume` wakes nobody: task `{name}` never suspends itself");
             self.found.remark("resume", &entry.node.at, message);
         } else {
@@ -889,6 +913,7 @@ impl Reader<'_> {
                     bytes: bytes.min(FILE_BYTES),
                     random: false,
                     sync: false,
+                    direct: false,
                 }
             }
         };
@@ -999,17 +1024,9 @@ impl Reader<'_> {
             }
             let words = known.iter().copied().chain(KINDS.iter().map(|(word, _)| *word).filter(|_| events));
             let message = format!("unknown key `{}`, which rt-app ignores too", entry.key);
-            match nearest(&entry.key, words) {
-                Some(known) => {
-                    self.found.advise(
-                        "unknown-key",
-                        &entry.key_at,
-                        message,
-                        format!("did you mean \"{known}\"?"),
-                    );
-                }
-                None => self.found.remark("unknown-key", &entry.key_at, message),
-            }
+            self.found.advise("unknown-key", &entry.key_at, message, || {
+                nearest(&entry.key, words).map(|known| format!("did you mean \"{known}\"?"))
+            });
         }
     }
 }

@@ -4,7 +4,7 @@
 //! and those of its phases; loops inside these are unrolled. Every key of a phase ends with a number, so that
 //! rt-app reads the file without `workgen`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use commonhold_contract::Contract;
@@ -29,7 +29,17 @@ pub struct Exported {
 
 /// Writes a workload. `taskgroups`: each task is in a task group named after its unit.
 pub fn export(workload: &Workload, contract: &Contract, taskgroups: bool) -> Exported {
-    let mut writer = Writer { workload, remarks: Vec::new(), forked: BTreeSet::new() };
+    let mut writer = Writer {
+        workload,
+        remarks: Vec::new(),
+        names: workload.jobs.iter().map(|job| job.name.clone()).collect(),
+        forked: BTreeMap::new(),
+        unwritten: BTreeMap::new(),
+    };
+    // A fork of a program that a task runs anyway names that task, if it is one for all copies.
+    for job in workload.jobs.iter().filter(|job| job.every_ns == 0) {
+        writer.forked.entry(job.program).or_insert_with(|| job.name.clone());
+    }
     let mut tasks = Vec::new();
     for job in &workload.jobs {
         let unit = contract.unit(job.unit).path.as_str();
@@ -41,10 +51,7 @@ pub fn export(workload: &Workload, contract: &Contract, taskgroups: bool) -> Exp
         writer.remark("all tasks are in one task group: --taskgroups writes one for each unit".to_owned());
     }
     // Forked programs that are no job of their own. Writing one may find further forks.
-    let mut written: BTreeSet<u16> = workload.jobs.iter().map(|job| job.program).collect();
-    while let Some(program) = writer.forked.iter().find(|program| !written.contains(program)).copied() {
-        written.insert(program);
-        let name = writer.workload.programs[usize::from(program)].name.clone();
+    while let Some((program, name)) = writer.unwritten.pop_first() {
         let body = writer.body(program, &name, 1);
         tasks.push(task_text(&name, &["\"instance\" : 0".to_owned()], &body));
     }
@@ -69,8 +76,12 @@ enum Item {
 struct Writer<'w> {
     workload: &'w Workload,
     remarks: Vec<String>,
-    /// The programs that tasks fork.
-    forked: BTreeSet<u16>,
+    /// The names of all tasks, and of all jobs.
+    names: BTreeSet<String>,
+    /// By program: the task that a fork of it names.
+    forked: BTreeMap<u32, String>,
+    /// The programs of which the task is still to be written, with its name.
+    unwritten: BTreeMap<u32, String>,
 }
 
 impl Writer<'_> {
@@ -78,6 +89,17 @@ impl Writer<'_> {
         if !self.remarks.contains(&remark) {
             self.remarks.push(remark);
         }
+    }
+
+    /// A name that no other task has.
+    fn unique(&mut self, wanted: &str) -> String {
+        let mut name = wanted.to_owned();
+        let mut number = 1u32;
+        while !self.names.insert(name.clone()) {
+            number += 1;
+            name = format!("{wanted}-{number}");
+        }
+        name
     }
 
     /// The tasks of a job: one, or one for each copy if the copies start one after another.
@@ -92,7 +114,7 @@ impl Writer<'_> {
         }
         let mut tasks = Vec::new();
         for copy in 0..starts {
-            let task = if starts > 1 { format!("{name}-{copy}") } else { name.clone() };
+            let task = if starts > 1 { self.unique(&format!("{name}-{copy}")) } else { name.clone() };
             let instances = if job.every_ns == 0 { job.count } else { 1 };
             let start_ns = job.start_ns.saturating_add(job.every_ns.saturating_mul(u64::from(copy)));
             let mut head = vec![format!("\"instance\" : {instances}")];
@@ -108,8 +130,8 @@ impl Writer<'_> {
     }
 
     /// The loop of the thread, 0 for an endless one, and its phases.
-    fn body(&mut self, program: u16, task: &str, instances: u32) -> (u32, Vec<(u32, Vec<Item>)>) {
-        let program = &self.workload.programs[usize::from(program)];
+    fn body(&mut self, program: u32, task: &str, instances: u32) -> (u32, Vec<(u32, Vec<Item>)>) {
+        let program = &self.workload.programs[program as usize];
         let mut items = self.items(program, task, instances);
         let times = match &mut items[..] {
             [Item::Loop(times, inner)] => {
@@ -181,7 +203,10 @@ impl Writer<'_> {
             if let Op::Again { to, times, .. } = *op {
                 let first = items.partition_point(|(at, _)| *at < to as usize);
                 let inner: Vec<Item> = items.drain(first..).map(|(_, item)| item).collect();
-                items.push((to as usize, Item::Loop(times, inner)));
+                // Nothing to repeat: all its steps are left out.
+                if !inner.is_empty() {
+                    items.push((to as usize, Item::Loop(times, inner)));
+                }
                 continue;
             }
             // The lock that a wait takes again is part of its event.
@@ -303,20 +328,19 @@ impl Writer<'_> {
                 vec![("barrier", quoted(&name))]
             }
             Op::Run { program: child, times, beside: true, .. } if times as usize <= EVENTS_MAX => {
-                self.forked.insert(child);
-                let name = quoted(self.task_of(child));
+                let name = quoted(&self.task_of(child));
                 vec![("fork", name); times as usize]
             }
             Op::Run { program: child, .. } => {
-                let child = &self.workload.programs[usize::from(child)].name;
+                let child = &self.workload.programs[child as usize].name;
                 self.remark(format!(
                     "{of}: the run of `{child}` is left out: rt-app waits for no forked task"
                 ));
                 Vec::new()
             }
-            Op::Write { bytes, sync, .. } => {
+            Op::Write { bytes, sync, direct, .. } => {
                 self.remark(format!("{of}: it writes to rt-app's one I/O device, in sequence"));
-                if sync {
+                if sync || direct {
                     self.remark(format!("{of}: it does not wait until its writes are on the disk"));
                 }
                 vec![("iorun", bytes.mean.min(MICROS_MAX).to_string())]
@@ -337,16 +361,21 @@ impl Writer<'_> {
         }
     }
 
-    /// The name of a task that runs a program: that of a job, or the program's own.
-    fn task_of(&self, program: u16) -> &str {
-        let job = self.workload.jobs.iter().find(|job| job.program == program && job.every_ns == 0);
-        job.map_or(&self.workload.programs[usize::from(program)].name, |job| &job.name)
+    /// The name of a task that runs a program: that of a job, or one like the program's.
+    fn task_of(&mut self, program: u32) -> String {
+        if let Some(name) = self.forked.get(&program) {
+            return name.clone();
+        }
+        let name = self.unique(&self.workload.programs[program as usize].name);
+        self.forked.insert(program, name.clone());
+        self.unwritten.insert(program, name.clone());
+        name
     }
 
     /// How many threads rt-app counts for a barrier: the instances of a task, for each of its events.
     fn comers(&self, event: u16) -> u64 {
         let steps = |job: &Job| {
-            let ops = &self.workload.programs[usize::from(job.program)].ops;
+            let ops = &self.workload.programs[job.program as usize].ops;
             let is_here = |op: &&Op| matches!(op, Op::Barrier { event: Some(other), .. } if *other == event);
             ops.iter().filter(is_here).count() as u64
         };
@@ -416,7 +445,7 @@ fn task_text(name: &str, head: &[String], (times, phases): &(u32, Vec<(u32, Vec<
     let mut texts = Vec::new();
     for (number, (times, items)) in phases.iter().enumerate() {
         let mut events = vec![format!("\t\t\t\t\t\"loop\" : {}", times_text(*times))];
-        let mut counts = std::collections::BTreeMap::<&str, u32>::new();
+        let mut counts = BTreeMap::<&str, u32>::new();
         for item in items {
             let Item::Event(key, value) = item else { continue };
             let count = counts.entry(key).or_default();
