@@ -587,7 +587,7 @@ impl Change {
             Some(Job {
                 name: (*name).to_owned(),
                 unit,
-                program: u16::try_from(program).ok()?,
+                program: u32::try_from(program).ok()?,
                 start_ns: 0,
                 count: *count,
                 every_ns: 0,

@@ -824,7 +824,7 @@ fn divide_into_pieces(scenario: &mut Scenario, each: u32) {
     let is_varied = |op: &Op| matches!(op, Op::Cpu { work, .. } if work.spread != Spread::None);
     let started = |program: &Program| {
         program.ops.iter().find_map(|op| match op {
-            Op::Run { program, times, beside: true, .. } => Some((usize::from(*program), *times)),
+            Op::Run { program, times, beside: true, .. } => Some((*program as usize, *times)),
             _ => None,
         })
     };

@@ -26,7 +26,7 @@ fn size(scenario: &Scenario) -> (usize, u64) {
 fn jobs(scenario: &Scenario) -> Vec<String> {
     let workload = &scenario.workload;
     let name = |job: &commonhold_sim::scenario::Job| {
-        let program = &workload.programs[usize::from(job.program)].name;
+        let program = &workload.programs[job.program as usize].name;
         format!("{} {} {}", scenario.contract.unit(job.unit).path, job.count, program)
     };
     workload.jobs.iter().map(name).collect()
@@ -34,7 +34,7 @@ fn jobs(scenario: &Scenario) -> Vec<String> {
 
 /// The number of children that the job's program runs at once.
 fn at_once(scenario: &Scenario, job: usize) -> u32 {
-    let program = &scenario.workload.programs[usize::from(scenario.workload.jobs[job].program)];
+    let program = &scenario.workload.programs[scenario.workload.jobs[job].program as usize];
     let runs = program.ops.iter().map(|op| if let Op::Run { at_once, .. } = op { *at_once } else { 0 });
     runs.max().unwrap()
 }
@@ -487,9 +487,9 @@ fn streams_of_jobs() {
         let orders: Vec<(Vec<&str>, u32)> = streams
             .iter()
             .map(|stream| {
-                let ops = &programs[usize::from(stream.program)].ops;
+                let ops = &programs[stream.program as usize].ops;
                 let runs = ops.iter().filter_map(|op| match op {
-                    Op::Run { program, times: 1, .. } => Some(programs[usize::from(*program)].name.as_str()),
+                    Op::Run { program, times: 1, .. } => Some(programs[*program as usize].name.as_str()),
                     _ => None,
                 });
                 let rounds = ops

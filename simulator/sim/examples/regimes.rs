@@ -49,7 +49,7 @@ fn set_a(program: &str) -> Scenario {
     let template = scenario.workload.jobs.remove(0);
     let job = |(name, count): (&str, u32)| {
         let number = scenario.workload.programs.iter().position(|program| program.name == name);
-        let number = number.and_then(|number| u16::try_from(number).ok());
+        let number = number.and_then(|number| u32::try_from(number).ok());
         let number = number.unwrap_or_else(|| panic!("scenarios/bus has no program {name}"));
         Job { name: name.to_owned(), program: number, count, background: name == "bbma", ..template.clone() }
     };

@@ -26,6 +26,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         counter_age_ns: 0,
         ipi_ns: 0,
         ipi_delays_ns: Vec::new(),
+        idle_delays_ns: Vec::new(),
         interrupt_ns: 0,
         fault_ns: 0,
         request_ns: 0,
@@ -46,6 +47,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
     let program = Program {
         name: "spin".to_owned(),
         memory_bytes: 0,
+        resident: false,
         reuse_ns: 1,
         hot_bytes: 0,
         stalled: 0,

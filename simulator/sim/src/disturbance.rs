@@ -34,10 +34,11 @@ pub(crate) fn with_daemons(scenario: &Scenario) -> Cow<'_, Scenario> {
         Op::Again { to: 0, times: 0, counter: 0 },
     ];
     let workload = &mut scenario.workload;
-    let Ok(program) = u16::try_from(workload.programs.len()) else { return Cow::Owned(scenario) };
+    let Ok(program) = u32::try_from(workload.programs.len()) else { return Cow::Owned(scenario) };
     workload.programs.push(Program {
         name: DAEMONS.to_owned(),
         memory_bytes: 0,
+        resident: false,
         reuse_ns: 1,
         hot_bytes: 0,
         stalled: 0,

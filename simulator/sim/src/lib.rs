@@ -7,12 +7,13 @@ pub mod contention;
 pub mod disk;
 pub mod disturbance;
 mod engine;
-pub mod latencies;
 pub mod memory;
 pub mod outcome;
 pub mod scenario;
 pub mod timers;
 pub mod trace;
+
+pub use commonhold_ledger::latencies::Latencies;
 
 use std::sync::atomic::AtomicU64;
 

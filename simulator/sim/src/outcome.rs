@@ -7,7 +7,7 @@ pub use commonhold_ledger::{Exchange, Statement, Verdict};
 use commonhold_machine::CpuSet;
 
 use crate::Time;
-use crate::latencies::Latencies;
+use commonhold_ledger::latencies::Latencies;
 
 /// The outcome of one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -162,7 +162,7 @@ fn check_workload(text: &str, contract: &Contract, hardware: &Hardware) -> Parse
             check_ops(&program.ops, workload);
         }
         for job in &workload.jobs {
-            assert!(usize::from(job.program) < workload.programs.len() && job.count > 0);
+            assert!((job.program as usize) < workload.programs.len() && job.count > 0);
             assert!(usize::from(job.disk) < hardware.disks.len().max(1));
             assert!(job.unit.index() < contract.units.len());
             let last = job.start_ns + job.every_ns * u64::from(job.count - 1);
@@ -184,7 +184,7 @@ fn check_ops(ops: &[Op], workload: &Workload) {
             }
             Op::Metadata { file, .. } => assert!(usize::from(file) < workload.files.len()),
             Op::Run { program, times, at_once, .. } => {
-                assert!(usize::from(program) < workload.programs.len());
+                assert!((program as usize) < workload.programs.len());
                 assert!(at_once > 0 && at_once <= times);
             }
             Op::Acquire { lock, .. } => {

@@ -169,3 +169,43 @@ fn what_a_disk_was_given_is_beyond_its_scheduler() {
     let (one, nine) = (served(1), served(9));
     assert!((0.48..0.52).contains(&one) && (0.10..0.13).contains(&nine), "{one} {nine}");
 }
+
+/// A disk serves a page in 10 ms. A process reads the only page of a file ten times: from the disk once or,
+/// past the page cache, each time. It writes ten times: into the cache, or to the disk.
+#[test]
+fn direct_accesses_go_to_the_disk() {
+    let machine = machine(1, "request_sectors = 8")
+        + "[disk.d0]\nmodel = \"fixed\"\naccess = \"10ms\"\nrate = \"10GiB/s\"\nsize = \"1GiB\"\n";
+    let took = |step: &str| {
+        let text = format!(
+            "version = 1\nhorizon = \"1min\"\n[file.f]\nsize = \"4KiB\"\n[program.p]\ndo = [{{ repeat = 10, do = [{{ {step} }}] \
+             }}]\n[job.p]\nunit = \"a\"\nprogram = \"p\"\n"
+        );
+        let end = outcome(&contract("smp", "", ""), &machine, &text);
+        (response(&end, "p") / MS, end.disks[0].units.iter().map(|unit| unit.sectors).sum::<u64>())
+    };
+    let read = "read = \"f\", bytes = \"4KiB\", random = true";
+    assert_eq!(took(read), (10, 8));
+    assert_eq!(took(&format!("{read}, direct = true")), (100, 80));
+    let write = "write = \"f\", bytes = \"4KiB\"";
+    assert_eq!(took(write).0, 0);
+    assert_eq!(took(&format!("{write}, direct = true")), (100, 80));
+}
+
+/// A process with 16 MiB that sleeps has them only if they were there from the beginning.
+#[test]
+fn a_process_that_was_there_before_has_its_memory() {
+    let used_mib = |keys: &str| {
+        let text = format!(
+            "version = 1\nhorizon = \"1min\"\n[program.p]\nmemory = \"16MiB\"\n{keys}\ndo = [{{ sleep = \"10s\" }}]\n[job.p]\n\
+             unit = \"a\"\nprogram = \"p\"\n"
+        );
+        let machine = machine(1, "") + "[disk.d0]\nmodel = \"hp97560\"\n";
+        let end = outcome(&contract("isolate", "", ""), &machine, &text);
+        let account = end.ledger.accounts.iter().find(|account| account.unit == "a").unwrap();
+        account.memory.as_ref().unwrap().used_mean >> 20
+    };
+    assert_eq!(used_mib(""), 0);
+    let resident = used_mib("resident = true");
+    assert!((15..=16).contains(&resident), "{resident} MiB");
+}

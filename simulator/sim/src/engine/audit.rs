@@ -273,7 +273,7 @@ impl Engine<'_> {
             )
         });
         let contract = &self.scenario.contract;
-        for (id, account) in contract.held().zip(&ledger.accounts) {
+        for (id, account) in contract.listed().into_iter().zip(&ledger.accounts) {
             let family = || contract.held().filter(|other| membership::is_within(contract, *other, id));
             let sum = |figure: fn(&Account) -> u64| {
                 family().map(|id| figure(self.kernel.account(id.0))).sum::<u64>()

@@ -514,7 +514,7 @@ impl Engine<'_> {
     pub(super) fn judge(&mut self) {
         self.backend.judged_at = self.now;
         let statement = self.statement();
-        for (id, account) in self.scenario.contract.held().zip(&statement.accounts) {
+        for (id, account) in self.scenario.contract.listed().into_iter().zip(&statement.accounts) {
             let worst = account.findings.iter().map(|finding| finding.verdict).max();
             let so_far = &mut self.backend.verdicts[id.index()];
             *so_far = match (*so_far, worst.unwrap_or(Verdict::CannotTell)) {

@@ -330,12 +330,14 @@ impl Engine<'_> {
         self.kernel.kicks(&mut kicks);
         let costs = &self.scenario.hardware.kernel;
         for kick in kicks.drain(..) {
-            let delay_ns = match costs.ipi_delays_ns.len() {
+            let is_idle = self.cpus[kick.cpu as usize].task.is_none();
+            let delays = match is_idle && !costs.idle_delays_ns.is_empty() {
+                true => &costs.idle_delays_ns,
+                false => &costs.ipi_delays_ns,
+            };
+            let delay_ns = match delays.len() {
                 0 => costs.ipi_ns,
-                delays => {
-                    let index = usize::try_from(self.chance.below(delays as u64)).unwrap_or(0);
-                    costs.ipi_delays_ns[index]
-                }
+                count => delays[usize::try_from(self.chance.below(count as u64)).unwrap_or(0)],
             };
             let arrives = self.now + delay_ns;
             let cpu = &mut self.cpus[kick.cpu as usize];

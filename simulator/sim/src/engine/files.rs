@@ -15,7 +15,7 @@ use super::task::TaskState;
 use super::{Engine, NONE, number};
 use crate::Time;
 use crate::disk::Request;
-use crate::memory::{FileId, Grant, PageOut, Source};
+use crate::memory::{FileId, Grant, PageOut, Source, SpaceId};
 use crate::scenario::{Amount, Enforces, Spread};
 
 // Stages of a read, after NEW:
@@ -493,6 +493,36 @@ impl Engine<'_> {
         Done::Wait(TaskState::File)
     }
 
+    /// A task reads or writes a file past the page cache, one request after another.
+    pub(super) fn transfer_directly(
+        &mut self,
+        id: TaskId,
+        named: u16,
+        bytes: Amount,
+        random: bool,
+        write: bool,
+    ) -> Done {
+        let file = self.file(self.tasks[id as usize].instance, named);
+        if self.tasks[id as usize].stage == NEW {
+            let (from, pages) = self.span(id, named, file, bytes, random);
+            let task = &mut self.tasks[id as usize];
+            (task.from_page, task.pages, task.stage) = (from, capped(pages), BEGUN);
+            return self.charge(id, self.scenario.hardware.kernel.request_ns);
+        }
+        let task = &self.tasks[id as usize];
+        let (from, pages, unit) = (task.from_page, u64::from(task.pages), UnitId(task.unit));
+        let batch = pages.min(self.batch());
+        if batch == 0 {
+            return Done::Next;
+        }
+        let (lba, sectors) = (self.lba(file, from), self.sectors(batch));
+        let drive = self.files[file as usize].drive;
+        let task = &mut self.tasks[id as usize];
+        (task.from_page, task.pages, task.transfers) = (from + batch, capped(pages - batch), 1);
+        self.transfer(drive, unit, lba, sectors, write, Purpose::Task(id));
+        Done::Wait(TaskState::Transfer)
+    }
+
     /// A task writes a file: each batch goes into the cache, and with `sync` to the disk before the next
     /// batch.
     pub(super) fn write(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool, sync: bool) -> Done {
@@ -731,6 +761,24 @@ impl Engine<'_> {
     /// Whether a task waits for pages of its own to be read back from swap.
     pub(super) fn reads_back(&self, id: TaskId) -> bool {
         self.tasks[id as usize].pages == FETCHED
+    }
+
+    /// Opens a new process's memory. Returns it, and how many pages of the working set are resident from the
+    /// beginning.
+    pub(super) fn open_space(&mut self, program: u32, unit: UnitId) -> (SpaceId, u64) {
+        let program = &self.scenario.workload.programs[program as usize];
+        let space = self.memory.open_space(unit, program.reuse_ns);
+        let pages = if program.resident { program.memory_bytes / self.frame_bytes() } else { 0 };
+        let cluster = u64::from(self.scenario.hardware.kernel.cluster_pages.max(1));
+        let mut resident = 0;
+        while resident < pages {
+            let growth = cluster.min(pages - resident);
+            if self.memory.grow(space, capped(growth)) == Grant::Short {
+                break;
+            }
+            resident += growth;
+        }
+        (space, resident)
     }
 
     /// Divides a task's remaining work into the part up to its next page fault, and the part after.

@@ -116,8 +116,14 @@ impl Engine<'_> {
                 (task.working, task.core) = (cache_bytes, core);
                 self.compute(id, work, kernel, bus_per_ms)
             }
-            Op::Read { file, bytes, random } => self.read(id, file, bytes, random),
-            Op::Write { file, bytes, random, sync } => self.write(id, file, bytes, random, sync),
+            Op::Read { file, bytes, random, direct: true } => {
+                self.transfer_directly(id, file, bytes, random, false)
+            }
+            Op::Write { file, bytes, random, direct: true, .. } => {
+                self.transfer_directly(id, file, bytes, random, true)
+            }
+            Op::Read { file, bytes, random, .. } => self.read(id, file, bytes, random),
+            Op::Write { file, bytes, random, sync, .. } => self.write(id, file, bytes, random, sync),
             Op::Metadata { file, delayed } => self.write_metadata(id, file, delayed),
             Op::Sleep { span } => self.sleep(id, span),
             Op::Run { program, times, at_once, beside } => {
@@ -235,7 +241,7 @@ impl Engine<'_> {
 
     /// Starts `times` children, at most `at_once` alive at once, and waits for them. `beside`: starts all and
     /// waits for none.
-    fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32, beside: bool) -> Done {
+    fn run_children(&mut self, id: TaskId, program: u32, times: u32, at_once: u32, beside: bool) -> Done {
         let fork_ns = self.scenario.hardware.kernel.fork_ns;
         let task = &mut self.tasks[id as usize];
         if task.stage == NEW {

@@ -48,8 +48,8 @@ impl JobRounds {
 
 impl Rounds {
     pub(super) fn new(workload: &Workload) -> Rounds {
-        let loops = |program: u16| {
-            let ops = &workload.programs[usize::from(program)].ops;
+        let loops = |program: u32| {
+            let ops = &workload.programs[program as usize].ops;
             ops.iter().any(|op| matches!(op, Op::Again { counter: 0, .. }))
         };
         let jobs = workload.jobs.iter();

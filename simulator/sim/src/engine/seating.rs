@@ -110,7 +110,7 @@ impl Seating {
 
     /// Whether the policy places a task of this unit. `program` is the program whose run is the task's job,
     /// if there is one.
-    pub(super) fn places(&self, unit: UnitId, program: Option<u16>) -> bool {
+    pub(super) fn places(&self, unit: UnitId, program: Option<u32>) -> bool {
         (self.means != Seats::None || self.gangs)
             && self.kinds[unit.index()].is_some()
             && (program.is_some() || !self.only_programs)

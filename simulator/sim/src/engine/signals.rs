@@ -54,7 +54,11 @@ impl Engine<'_> {
         if let Some(lock) = lock {
             self.release(id, lock);
         }
-        if is_kept { Done::Next } else { Done::Wait(TaskState::Event) }
+        if is_kept {
+            return Done::Next;
+        }
+        self.count_answer(id);
+        Done::Wait(TaskState::Event)
     }
 
     /// Wakes the first task that waits for an event, or `all` of them.

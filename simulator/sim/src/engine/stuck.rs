@@ -174,16 +174,16 @@ struct Awaited {
 /// By program and step: what stands ahead of a task there.
 struct Ahead<'a> {
     programs: &'a [Program],
-    known: BTreeMap<(u16, u32), Rc<BTreeSet<Awaited>>>,
+    known: BTreeMap<(u32, u32), Rc<BTreeSet<Awaited>>>,
 }
 
 impl Ahead<'_> {
     /// The signals, and the barriers at events, to which a task at step `pc` may still come.
-    fn of(&mut self, program: u16, pc: u32) -> Rc<BTreeSet<Awaited>> {
+    fn of(&mut self, program: u32, pc: u32) -> Rc<BTreeSet<Awaited>> {
         if let Some(known) = self.known.get(&(program, pc)) {
             return Rc::clone(known);
         }
-        let ops = &self.programs[usize::from(program)].ops;
+        let ops = &self.programs[program as usize].ops;
         // Later loops that jump back to before the step enclose it. The outermost of them is the last.
         let encloses = |op: &Op| match op {
             Op::Again { to, .. } if *to < pc => Some(*to),

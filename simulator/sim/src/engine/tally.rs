@@ -5,8 +5,8 @@ use commonhold_contract::UnitId;
 use super::Engine;
 use super::windows::Waits;
 use crate::Time;
-use crate::latencies::Latencies;
 use crate::outcome::{CommonMemory, DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, UnitOutcome};
+use commonhold_ledger::latencies::Latencies;
 
 impl Engine<'_> {
     /// The outcome of the run, without the last checks of the ledger.

@@ -47,7 +47,7 @@ pub(super) enum TaskState {
 /// One process.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
-    pub(super) program: u16,
+    pub(super) program: u32,
     /// When it started.
     pub(super) begun: Time,
     /// Loop counters by depth, and when each loop that ends after a time began.
@@ -132,7 +132,7 @@ pub(super) struct Task {
 pub(crate) struct Instance {
     pub(crate) job: u32,
     /// The program, if each run of the program counts as a job.
-    pub(crate) program: Option<u16>,
+    pub(crate) program: Option<u32>,
     /// The live tasks by age. A part of the data that they share is in the first task's node.
     pub(super) members: Vec<TaskId>,
     pub(crate) unit: UnitId,
@@ -226,7 +226,7 @@ impl Engine<'_> {
     }
 
     /// The instance of a run of a program: the caller's, or a new one if the program is a job.
-    pub(super) fn instance_for(&mut self, program: u16, instance: u32) -> u32 {
+    pub(super) fn instance_for(&mut self, program: u32, instance: u32) -> u32 {
         if !self.scenario.workload.programs[program as usize].is_job {
             return instance;
         }
@@ -248,13 +248,14 @@ impl Engine<'_> {
     }
 
     /// Starts a process. `parent` is [`NONE`] for the first process of a job.
-    pub(super) fn spawn(&mut self, program: u16, instance: u32, parent: TaskId, chance: Chance) {
+    pub(super) fn spawn(&mut self, program: u32, instance: u32, parent: TaskId, chance: Chance) {
         let unit = self.instances[instance as usize].unit;
         let is_placed = self.seating.places(unit, self.instances[instance as usize].program);
         let waits_for_seat = is_placed && self.seating.is_fixed();
         let serial = self.seating.next_serial();
         let creator = self.tasks.get(parent as usize).filter(|_| parent != NONE);
         let cpu = creator.map_or(0, |creator| creator.seat.unwrap_or(creator.cpu));
+        let (space, touched) = self.open_space(program, unit);
         let task = Task {
             program,
             begun: self.now,
@@ -274,8 +275,8 @@ impl Engine<'_> {
             bus: 0,
             working: 0,
             core: 0,
-            space: self.memory.open_space(unit, self.scenario.workload.programs[program as usize].reuse_ns),
-            touched: 0,
+            space,
+            touched,
             pages: 0,
             transfers: 0,
             from_page: 0,
@@ -333,7 +334,7 @@ impl Engine<'_> {
     pub(super) fn wake(&mut self, id: TaskId) {
         self.count_block(id);
         let task = &mut self.tasks[id as usize];
-        if task.state == TaskState::Sleeping {
+        if matches!(task.state, TaskState::Sleeping | TaskState::Event) {
             task.up_since = Some(self.now);
         }
         task.state = TaskState::Runnable;

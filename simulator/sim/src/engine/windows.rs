@@ -9,9 +9,9 @@ use commonhold_dispatch::TaskId;
 
 use super::Engine;
 use crate::Time;
-use crate::latencies::Latencies;
 use crate::outcome::WakesOutcome;
 use crate::scenario::Workload;
+use commonhold_ledger::latencies::Latencies;
 
 /// CPU time by window.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ impl Waits {
         WakesOutcome {
             job: job.to_owned(),
             count: self.latencies.count(),
-            median_ns: self.latencies.quantile_ns(500),
-            p99_ns: self.latencies.quantile_ns(990),
+            median_ns: self.latencies.quantile_ns(500).unwrap_or(0),
+            p99_ns: self.latencies.quantile_ns(990).unwrap_or(0),
             max_ns: self.latencies.longest_ns(),
             met: self.met,
             missed: self.missed,

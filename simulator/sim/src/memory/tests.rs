@@ -27,6 +27,7 @@ pub(super) fn hardware(frames: u64) -> Hardware {
         switch_ns: 0,
         ipi_ns: 0,
         ipi_delays_ns: Vec::new(),
+        idle_delays_ns: Vec::new(),
         signal_ns: 0,
         counter_age_ns: 0,
         interrupt_ns: 0,

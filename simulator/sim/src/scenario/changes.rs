@@ -201,7 +201,7 @@ fn rounds(document: &mut Document, entry: &Entry, workload: &Workload) -> Option
 /// How many rounds all copies of a job make together: iterations of the outermost loops of its program.
 fn rounds_max(workload: &Workload, job: usize) -> u64 {
     let job = &workload.jobs[job];
-    let ops = workload.programs.get(usize::from(job.program)).map_or(&[][..], |program| &program.ops);
+    let ops = workload.programs.get(job.program as usize).map_or(&[][..], |program| &program.ops);
     let outermost = ops.iter().map(|op| match *op {
         Op::Again { times: 0, counter: 0, .. } => u64::MAX,
         Op::Again { times, counter: 0, .. } => u64::from(times),

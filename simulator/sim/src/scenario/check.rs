@@ -191,7 +191,7 @@ impl Subject<'_> {
     fn calls(&self, program: usize) -> Vec<Edge<(usize, usize)>> {
         let ops = self.workload.programs[program].ops.iter().enumerate();
         ops.filter_map(|(step, op)| match op {
-            Op::Run { program: child, .. } => Some(Edge { to: usize::from(*child), origin: (program, step) }),
+            Op::Run { program: child, .. } => Some(Edge { to: *child as usize, origin: (program, step) }),
             _ => None,
         })
         .collect()
@@ -262,13 +262,13 @@ impl Subject<'_> {
             for (step, op) in program.ops.iter().enumerate() {
                 let Op::Run { program: child, times, at_once, .. } = *op else { continue };
                 let runs = Siblings { total: times, at_once, place: self.step(caller, step), key: "at_once" };
-                found.extend(self.incomplete_barriers(usize::from(child), &runs));
+                found.extend(self.incomplete_barriers(child as usize, &runs));
             }
         }
         for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
             let place = place.value("program");
             let copies = Siblings { total: job.count, at_once: job.count, place, key: "count" };
-            found.extend(self.incomplete_barriers(usize::from(job.program), &copies));
+            found.extend(self.incomplete_barriers(job.program as usize, &copies));
         }
         found
     }
@@ -314,7 +314,7 @@ impl Subject<'_> {
         if self.places.programs.iter().any(|place| place.partial) {
             return Vec::new();
         }
-        let used = || self.workload.jobs.iter().map(|job| (&demands[usize::from(job.program)], job.count));
+        let used = || self.workload.jobs.iter().map(|job| (&demands[job.program as usize], job.count));
         let signalled: BTreeSet<u16> = used().flat_map(|(demand, _)| &demand.signals).copied().collect();
         let comers = |event: u16| {
             let of_job = |(demand, count): (&Demand, u32)| {
@@ -353,7 +353,7 @@ impl Subject<'_> {
     fn endless_jobs(&self, demands: &[Demand]) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
-            let program = usize::from(job.program);
+            let program = job.program as usize;
             let Some(step) = demands[program].endless.filter(|_| !job.background) else { continue };
             let message = format!("job `{}` never ends, and the simulation would wait for it", job.name);
             let help = "write `background = true` in the job, or give the loop a number";
@@ -387,8 +387,7 @@ impl Subject<'_> {
     /// An error if more than [`TASKS_MAX`] tasks would live at the same time; it points at the job with the
     /// most.
     fn tasks(&self, demands: &[Demand]) -> Option<Diagnostic> {
-        let tasks_of =
-            |job: &Job| demands[usize::from(job.program)].tasks.saturating_mul(u64::from(job.count));
+        let tasks_of = |job: &Job| demands[job.program as usize].tasks.saturating_mul(u64::from(job.count));
         let total = self.workload.jobs.iter().map(tasks_of).fold(0, u64::saturating_add);
         let (job, place) =
             self.workload.jobs.iter().zip(&self.places.jobs).max_by_key(|(job, _)| tasks_of(job))?;
@@ -412,7 +411,7 @@ impl Subject<'_> {
         for (job, place) in
             self.workload.jobs.iter().zip(&self.places.jobs).filter(|(job, _)| !job.background)
         {
-            let demand = &demands[usize::from(job.program)];
+            let demand = &demands[job.program as usize];
             work_ns = work_ns.saturating_add(demand.work_ns.saturating_mul(u128::from(job.count)));
             let end_ns = last_start(job).saturating_add(demand.span_ns);
             // A job that starts after the horizon was reported before.
@@ -460,7 +459,7 @@ impl Subject<'_> {
         // Bytes that each file needs on each disk, by disk and file.
         let mut needs: BTreeMap<(u16, u16), u128> = BTreeMap::new();
         for job in &self.workload.jobs {
-            for file in &demands[usize::from(job.program)].files {
+            for file in &demands[job.program as usize].files {
                 let File { bytes, gap_bytes, disk, shared, .. } = self.workload.files[usize::from(*file)];
                 // A larger number stands for a size that could not be read.
                 if bytes <= BYTES_MAX {
@@ -536,7 +535,7 @@ impl Subject<'_> {
             let at = self.places.jobs.first().map_or(0..0, |place| place.value("background"));
             found.push(Diagnostic::warning("nothing-to-wait-for", at, message).help(help));
         }
-        let mut used: BTreeSet<usize> = jobs.iter().map(|job| usize::from(job.program)).collect();
+        let mut used: BTreeSet<usize> = jobs.iter().map(|job| job.program as usize).collect();
         for program in order.iter().rev() {
             if used.contains(program) {
                 used.extend(self.calls(*program).iter().map(|edge| edge.to));

@@ -128,7 +128,7 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
                 demand.locks.insert(lock);
             }
             Op::Run { program, times, at_once, beside } => {
-                let child = &demands[usize::from(program)];
+                let child = &demands[program as usize];
                 let alive = child.tasks.saturating_mul(u64::from(at_once));
                 demand.tasks = demand.tasks.max(alive.saturating_add(background_tasks).saturating_add(1));
                 background_tasks =
@@ -166,7 +166,7 @@ fn op_times(
         Op::Cpu { work, .. } => Times { span_ns: u128::from(work.mean), work_ns: u128::from(work.mean) },
         Op::Sleep { span } | Op::Busy { span } => Times { span_ns: u128::from(span.mean), work_ns: 0 },
         Op::Run { program, times, at_once, .. } => {
-            let child = &demands[usize::from(program)];
+            let child = &demands[program as usize];
             let fork_ns = u128::from(kernel.fork_ns);
             let one = Times {
                 span_ns: child.span_ns.saturating_add(fork_ns),
@@ -200,8 +200,10 @@ pub(crate) fn takes_time(op: &Op, demands: &[Demand]) -> bool {
         | Op::Busy { .. }
         | Op::Timer { .. }
         | Op::Metadata { delayed: false, .. }
-        | Op::Write { sync: true, .. } => true,
-        Op::Run { program, .. } => demands[usize::from(program)].takes_time,
+        | Op::Read { direct: true, .. }
+        | Op::Write { sync: true, .. }
+        | Op::Write { direct: true, .. } => true,
+        Op::Run { program, .. } => demands[program as usize].takes_time,
         _ => false,
     }
 }
@@ -229,6 +231,7 @@ mod tests {
         Program {
             name: "p".to_owned(),
             memory_bytes: 0,
+            resident: false,
             reuse_ns: 1,
             hot_bytes: 0,
             stalled: 0,

@@ -835,6 +835,13 @@ pub(crate) static PROGRAM: Table = Table {
             "Its working set of anonymous memory.",
         ),
         key(
+            "resident",
+            Kind::Switch,
+            "false",
+            "true",
+            "Its working set is in memory when it starts, if there is room. Else its first touches bring it in.",
+        ),
+        key(
             "reuse",
             Kind::Time { min: 1000, max: STEP_MAX_NS },
             "\"300ms\"",
@@ -1058,6 +1065,13 @@ const RANDOM: Key = key(
     "Begins anywhere in the file. Else it begins where the process's last access ended, and a new process at the \
      file's beginning.",
 );
+const DIRECT: Key = key(
+    "direct",
+    Kind::Switch,
+    "false",
+    "true",
+    "Transfers every page to or from the disk, past the page cache, and waits for it, as with O_DIRECT.",
+);
 const DO: Key = key("do", Kind::Steps, "", "[{ cpu = \"1ms\" }]", "The steps. Required.");
 
 /// A step that computes.
@@ -1107,6 +1121,7 @@ static READ: Table = Table {
         BYTES,
         SPREAD,
         RANDOM,
+        DIRECT,
     ],
 };
 
@@ -1120,6 +1135,7 @@ static WRITE: Table = Table {
         SPREAD,
         RANDOM,
         key("sync", Kind::Switch, "false", "true", "Waits until it is on the disk."),
+        DIRECT,
     ],
 };
 

@@ -90,9 +90,9 @@ fn check_program(
                 }
             }
             Op::Run { program: child, .. } if !held.is_empty() => {
-                for lock in &demands[usize::from(child)].locks {
+                for lock in &demands[child as usize].locks {
                     if let Some(taken_at) = take(*lock, step, &held) {
-                        let child = subject.workload.programs[usize::from(child)].name.as_str();
+                        let child = subject.workload.programs[child as usize].name.as_str();
                         let (first, second) = ((program, taken_at), (program, step));
                         diagnostics.push(taken_twice(subject, *lock, first, second, Some(child)));
                     }

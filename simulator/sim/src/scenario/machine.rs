@@ -48,6 +48,7 @@ impl KernelCosts {
             switch_ns: 2_000,
             ipi_ns: 1_000,
             ipi_delays_ns: Vec::new(),
+            idle_delays_ns: Vec::new(),
             signal_ns: 10_000,
             counter_age_ns: 0,
             interrupt_ns: 0,

@@ -86,6 +86,9 @@ pub struct KernelCosts {
     /// How long inter-processor interrupts take to arrive, in ns: each takes one of these times, by chance.
     /// Empty: each takes `ipi_ns`. Machine files have no such key; a recording has them.
     pub ipi_delays_ns: Vec<Time>,
+    /// The same for an interrupt to an idle CPU, which may have to leave a deep sleep; empty:
+    /// `ipi_delays_ns`.
+    pub idle_delays_ns: Vec<Time>,
     /// How long a signal takes to arrive, in ns.
     pub signal_ns: Time,
     /// How old the count of a job's use of the gangs' shared resource is when a policy reads it, in ns.
@@ -496,6 +499,9 @@ pub struct Program {
     pub name: String,
     /// Its working set of anonymous memory, in bytes.
     pub memory_bytes: u64,
+    /// Whether the working set is resident when the process begins, if there is room, since the process was
+    /// there before. Else it grows as the process touches it.
+    pub resident: bool,
     /// The CPU time in which the process touches each page of its working set once, in ns.
     pub reuse_ns: Time,
     /// The cache lines that the process loads again after a migration, in bytes.
@@ -573,6 +579,8 @@ pub enum Op {
         /// Whether the access begins anywhere in the file; else it begins where the process's last access
         /// ended.
         random: bool,
+        /// Whether every page comes from the disk, past the page cache.
+        direct: bool,
     },
     /// Writes to a file, into the page cache.
     Write {
@@ -585,6 +593,8 @@ pub enum Op {
         random: bool,
         /// Whether the step waits until the data is on the disk.
         sync: bool,
+        /// Whether every page goes to the disk, past the page cache. The step waits for it.
+        direct: bool,
     },
     /// Writes the one sector that holds a file's metadata.
     Metadata {
@@ -630,7 +640,7 @@ pub enum Op {
     /// Runs another program several times, a number of them at a time, and waits until all runs have ended.
     Run {
         /// The program's index.
-        program: u16,
+        program: u32,
         /// The number of runs in all.
         times: u32,
         /// The number of runs at a time.
@@ -705,7 +715,7 @@ pub struct Job {
     /// The unit of its processes.
     pub unit: UnitId,
     /// The index of the program that it runs.
-    pub program: u16,
+    pub program: u32,
     /// When the first copy starts, in ns.
     pub start_ns: Time,
     /// The number of copies.

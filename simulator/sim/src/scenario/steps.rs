@@ -234,10 +234,11 @@ impl Reader<'_, '_> {
         let bytes = self.amount(step, step.find("bytes"));
         let random = self.switch(step, "random");
         let sync = self.switch(step, "sync");
-        let (file, bytes, random) = (file?, bytes?, random?);
+        let direct = self.switch(step, "direct");
+        let (file, bytes, random, direct) = (file?, bytes?, random?, direct?);
         Some(match step.verb {
-            "read" => Op::Read { file, bytes, random },
-            _ => Op::Write { file, bytes, random, sync: sync? },
+            "read" => Op::Read { file, bytes, random, direct },
+            _ => Op::Write { file, bytes, random, sync: sync?, direct },
         })
     }
 
@@ -261,7 +262,7 @@ impl Reader<'_, '_> {
             let help = "remove `at_once`";
             self.document.report(Diagnostic::error("beside-at-once", span, message).help(help));
         }
-        Some(Op::Run { program: program?, times, at_once, beside })
+        Some(Op::Run { program: u32::from(program?), times, at_once, beside })
     }
 
     fn barrier(&mut self, step: &Step, verb: &Entry) -> Option<Op> {

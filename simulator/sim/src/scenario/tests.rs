@@ -255,7 +255,12 @@ fn steps_are_flattened() {
     let exact = |mean| Amount { mean, spread: Spread::None };
     let expected = [
         Op::Acquire { lock: 0, read: true },
-        Op::Read { file: 1, bytes: Amount { mean: 4096, spread: Spread::Uniform(500_000) }, random: false },
+        Op::Read {
+            file: 1,
+            bytes: Amount { mean: 4096, spread: Spread::Uniform(500_000) },
+            random: false,
+            direct: false,
+        },
         Op::Release { lock: 0 },
         Op::Cpu { work: exact(1_000_000), kernel: 300_000, bus_per_ms: 500, cache_bytes: 0, core: 0 },
         Op::Again { to: 3, times: 2, counter: 1 },
@@ -266,7 +271,7 @@ fn steps_are_flattened() {
     assert_eq!(workload.programs[0].ops, expected);
     let expected = [
         Op::Sleep { span: Amount { mean: 1_000_000_000, spread: Spread::Exponential } },
-        Op::Write { file: 0, bytes: exact(1024), random: false, sync: true },
+        Op::Write { file: 0, bytes: exact(1024), random: false, sync: true, direct: false },
     ];
     assert_eq!(workload.programs[1].ops, expected);
     let [b, a] = &workload.jobs[..] else { panic!("two jobs, in the order of the text") };

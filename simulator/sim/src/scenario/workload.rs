@@ -220,6 +220,7 @@ fn program(
     let mut program = Program {
         name: named.name.to_owned(),
         memory_bytes: 0,
+        resident: false,
         reuse_ns: REUSE_NS,
         hot_bytes: 0,
         stalled: 0,
@@ -233,6 +234,7 @@ fn program(
     for entry in document.entries(&PROGRAM, table) {
         match entry.key.name {
             "memory" => program.memory_bytes = number(document, &entry).unwrap_or(0),
+            "resident" => program.resident = document.switch(&entry).unwrap_or(false),
             "reuse" => program.reuse_ns = number(document, &entry).unwrap_or(REUSE_NS),
             "hot" => program.hot_bytes = number(document, &entry).unwrap_or(0),
             "shares" => {
@@ -317,7 +319,7 @@ impl JobReader<'_> {
         for (key, example, _) in required.iter().filter(|(_, _, is_present)| !is_present) {
             missing(document, named.at.clone(), &format!("job `{}`", named.name), key, example);
         }
-        (job.unit, job.program) = (job_unit?, program?);
+        (job.unit, job.program) = (job_unit?, u32::from(program?));
         places.jobs.push(place);
         Some(job)
     }

@@ -197,7 +197,7 @@ fn event(text: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
                 to: number(after, "next_pid=", &at)?,
             }
         }
-        "sched_wakeup" | "sched_wakeup_new" => Event::Wake { pid: number(values, " pid=", &at)? },
+        "sched_wakeup" | "sched_wakeup_new" => Event::Wake { pid: number(values, " pid=", &at)?, by: 0 },
         "sched_process_fork" => {
             Event::Fork { parent: number(values, " pid=", &at)?, child: number(values, " child_pid=", &at)? }
         }

@@ -4,7 +4,7 @@
 
 use super::{End, Recorded, Recording, Step};
 use crate::Time;
-use crate::latencies::Latencies;
+use commonhold_ledger::latencies::Latencies;
 
 /// The shortest step, in ns: the resolution of the kernel's text.
 const STEP_MIN_NS: Time = 1_000;
@@ -29,6 +29,8 @@ pub enum Event {
     Wake {
         /// The task.
         pid: u32,
+        /// The task that woke it; 0: an interrupt did, or it is unknown.
+        by: u32,
     },
     /// A task forked another.
     Fork {
@@ -125,12 +127,16 @@ struct Task {
     requests: Option<Requests>,
     /// The end of its last request, by which sequential access is known.
     next_sector: u64,
+    /// The index of the task that forked it.
+    parent: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Requests {
     device: u32,
     bytes: u64,
+    /// The bytes of the largest.
+    largest: u64,
     write: bool,
     random: bool,
 }
@@ -163,7 +169,20 @@ impl Task {
             burst_ns: 0,
             requests: None,
             next_sector: 0,
+            parent: None,
         }
+    }
+
+    /// Records what a running task does to another one as a step.
+    fn record_act(&mut self, act: Step, now: Time) {
+        if let Activity::Running { since } = &mut self.state {
+            self.burst_ns += now - *since;
+            *since = now;
+        }
+        if self.burst_ns > 0 {
+            self.end_burst();
+        }
+        self.steps.push(act);
     }
 
     /// Records the CPU time since the task last slept as a step.
@@ -175,7 +194,7 @@ impl Task {
     /// Records a sleep: as a transfer, if the task was blocked after it had handed requests to a disk.
     fn record_sleep(&mut self, ns: Time, blocked: bool) {
         self.steps.push(match self.requests.take() {
-            Some(Requests { device, bytes, write, random }) if blocked => {
+            Some(Requests { device, bytes, write, random, .. }) if blocked => {
                 Step::Transfer { device, bytes, write, random, took_ns: ns }
             }
             _ => Step::Sleep(ns.max(STEP_MIN_NS)),
@@ -187,15 +206,21 @@ impl Task {
         let is_sequential = sector == self.next_sector;
         self.next_sector = sector.saturating_add(bytes / 512);
         match &mut self.requests {
-            Some(requests) if requests.device == device && requests.write == write => {
+            // A step has one disk and one direction: those of the largest request.
+            Some(requests) => {
+                if bytes > requests.largest {
+                    (requests.device, requests.write, requests.largest) = (device, write, bytes);
+                }
                 requests.bytes = requests.bytes.saturating_add(bytes);
             }
-            requests => *requests = Some(Requests { device, bytes, write, random: !is_sequential }),
+            requests => {
+                *requests = Some(Requests { device, bytes, largest: bytes, write, random: !is_sequential });
+            }
         }
     }
 
     /// Completes the task's record at the end of the recording. `unit` is its unit's path.
-    fn close(mut self, unit: String, now: Time) -> Recorded {
+    fn close(mut self, serial: u32, unit: String, now: Time) -> Recorded {
         let end = match self.state {
             Activity::Running { since } => {
                 self.burst_ns += now - since;
@@ -205,13 +230,24 @@ impl Task {
                 self.waits.sum_ns += now - since;
                 End::Computing
             }
-            Activity::Unknown { .. } | Activity::Asleep { .. } => End::Asleep,
+            Activity::Unknown { since } | Activity::Asleep { since, .. } => {
+                End::Asleep { slept_ns: now - since }
+            }
             Activity::New | Activity::Gone => End::Gone,
         };
         if self.burst_ns > 0 {
             self.end_burst();
         }
-        Recorded { pid: self.pid, unit, start_ns: self.start_ns, steps: self.steps, waits: self.waits, end }
+        Recorded {
+            serial,
+            parent: self.parent,
+            pid: self.pid,
+            unit,
+            start_ns: self.start_ns,
+            steps: self.steps,
+            waits: self.waits,
+            end,
+        }
     }
 }
 
@@ -305,8 +341,8 @@ impl History {
                 let entered = self.switch_in(to);
                 left.and(entered)
             }
-            Event::Wake { pid } => {
-                self.wake(pid);
+            Event::Wake { pid, by } => {
+                self.wake(pid, by);
                 Ok(())
             }
             Event::Fork { parent, child } => {
@@ -331,10 +367,10 @@ impl History {
     pub fn close(self) -> Recording {
         let now = self.now;
         let (mut tasks, mut others) = (Vec::new(), Vec::new());
-        for mut task in self.tasks {
+        for (serial, mut task) in (0..).zip(self.tasks) {
             match task.unit.take() {
-                Some(unit) => tasks.push(task.close(unit, now)),
-                None => others.push(task.close(String::new(), now)),
+                Some(unit) => tasks.push(task.close(serial, unit, now)),
+                None => others.push(task.close(serial, String::new(), now)),
             }
         }
         Recording { length_ns: now, tasks, others, unwoken: self.unwoken }
@@ -362,16 +398,19 @@ impl History {
     /// unit: it may have been made after the recording.
     fn fork(&mut self, parent: u32, child: u32) {
         let now = self.now;
-        if let Some(index) = self.index(child)
-            && let task = &mut self.tasks[index]
-            && let Activity::Unknown { .. } = task.state
-            && task.unit.is_some()
-        {
+        let parent = self.index(parent);
+        let is_listed = |task: &Task| matches!(task.state, Activity::Unknown { .. }) && task.unit.is_some();
+        if let Some(index) = self.index(child).filter(|index| is_listed(&self.tasks[*index])) {
+            let task = &mut self.tasks[index];
             (task.state, task.start_ns) = (Activity::New, now);
-            return;
+        } else {
+            let unit = parent.and_then(|parent| self.tasks[parent].unit.clone());
+            self.add(Task::new(child, unit, now, Activity::New));
         }
-        let unit = self.index(parent).and_then(|parent| self.tasks[parent].unit.clone());
-        self.add(Task::new(child, unit, now, Activity::New));
+        if let (Some(parent), Some(child)) = (parent, self.index(child)) {
+            self.tasks[parent].record_act(Step::Fork { child: serial(child) }, now);
+            self.tasks[child].parent = Some(serial(parent));
+        }
     }
 
     /// The task with this ID. One that was not seen before is in no unit. The idle task is not followed.
@@ -455,7 +494,7 @@ impl History {
         }
     }
 
-    fn wake(&mut self, pid: u32) {
+    fn wake(&mut self, pid: u32, by: u32) {
         self.wakes += 1;
         let now = self.now;
         let Some(index) = self.index(pid) else { return };
@@ -481,5 +520,18 @@ impl History {
         task.waits.woken = true;
         task.waits.up_since.get_or_insert(now);
         task.state = Activity::Ready { since: now };
+        if let Some(by) = self.index(by)
+            && let Activity::Running { .. } = self.tasks[by].state
+            && let Some(step) = self.tasks[index].steps.last_mut()
+            && let Step::Sleep(slept_ns) = *step
+        {
+            *step = Step::Wait { slept_ns, by: serial(by) };
+            self.tasks[by].record_act(Step::Wake { task: serial(index) }, now);
+        }
     }
+}
+
+/// The serial number of a task.
+fn serial(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(NOBODY)
 }

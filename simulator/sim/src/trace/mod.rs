@@ -28,9 +28,10 @@
 //!
 //! # Limits
 //!
-//! The length of each sleep and the time of each fork are those of the recording, even if other tasks are
-//! faster or slower in the simulation. A parent does not wait for its children, nor a task for another task's
-//! message. The work of tasks in no unit (interrupt threads, daemons) is counted but not replayed.
+//! In the text of a workload, the length of each sleep and the time of each fork are those of the recording,
+//! even if other tasks are faster or slower in the simulation. A parent does not wait for its children, nor a
+//! task for another task's message. The work of tasks in no unit (interrupt threads, daemons) is counted but
+//! not replayed.
 
 #![allow(clippy::result_large_err, reason = "a recording is read once, and has one error at most")]
 
@@ -64,6 +65,10 @@ pub struct Recording {
 /// The recorded activity of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
+    /// Its number among all tasks of the recording, by arrival.
+    pub serial: u32,
+    /// The task that forked it, by serial number; `None` if it existed before the recording.
+    pub parent: Option<u32>,
     /// Its thread ID. Several tasks of a recording may have had the same ID, one after another.
     pub pid: u32,
     /// The path of its unit.
@@ -85,6 +90,23 @@ pub enum Step {
     Cpu(Time),
     /// A sleep.
     Sleep(Time),
+    /// A sleep from which another task woke it.
+    Wait {
+        /// How long the task slept.
+        slept_ns: Time,
+        /// The other task's serial number.
+        by: u32,
+    },
+    /// It woke another task from its sleep, which is a [`Step::Wait`].
+    Wake {
+        /// The other task's serial number.
+        task: u32,
+    },
+    /// The task forked another.
+    Fork {
+        /// The other task's serial number.
+        child: u32,
+    },
     /// Requests to a disk, for which it waited.
     Transfer {
         /// The disk's number.
@@ -108,13 +130,17 @@ pub enum End {
     /// The task was runnable.
     Computing,
     /// The task slept.
-    Asleep,
+    Asleep {
+        /// For how long until then.
+        slept_ns: Time,
+    },
 }
 
 impl Recorded {
     /// The task's CPU time in ns.
     pub fn used_ns(&self) -> Time {
-        self.steps.iter().map(|step| if let Step::Cpu(ns) = step { *ns } else { 0 }).sum()
+        let bursts = self.steps.iter().map(|step| if let Step::Cpu(ns) = step { *ns } else { 0 });
+        bursts.fold(0, Time::saturating_add)
     }
 }
 
@@ -126,7 +152,7 @@ pub fn read(text: &str) -> Result<Recording, Diagnostic> {
 impl Recording {
     /// CPU time of tasks that are in no unit, in ns.
     pub fn others_ns(&self) -> Time {
-        self.others.iter().map(Recorded::used_ns).sum()
+        self.others.iter().map(Recorded::used_ns).fold(0, Time::saturating_add)
     }
 
     /// The recording as the text of a `workload.toml`. `source` becomes the workload's `source`: where the

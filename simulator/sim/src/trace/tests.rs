@@ -2,7 +2,7 @@
 
 use commonhold_contract::render;
 
-use super::{End, Recorded, Recording, Step, Waits, read};
+use super::{End, Event, History, Recorded, Recording, Step, SwitchReason, Waits, read};
 
 const MS: u64 = 1_000_000;
 
@@ -31,13 +31,25 @@ const WRITTEN: &str = "\
 ";
 
 fn task(pid: u32, unit: &str, start_ns: u64, steps: &[Step], end: End) -> Recorded {
-    Recorded { pid, unit: unit.to_owned(), start_ns, steps: steps.to_vec(), waits: Waits::default(), end }
+    Recorded {
+        serial: 0,
+        parent: None,
+        pid,
+        unit: unit.to_owned(),
+        start_ns,
+        steps: steps.to_vec(),
+        waits: Waits::default(),
+        end,
+    }
 }
 
-/// The recording of a text, without its waits.
+/// The recording of a text, without its waits, forks and serial numbers.
 fn tasks(text: &str) -> Recording {
     let mut recording = read(text).unwrap();
-    recording.tasks.iter_mut().for_each(|task| task.waits = Waits::default());
+    for task in &mut recording.tasks {
+        (task.serial, task.parent, task.waits) = (0, None, Waits::default());
+        task.steps.retain(|step| !matches!(step, Step::Fork { .. }));
+    }
     recording.others.clear();
     recording
 }
@@ -63,7 +75,7 @@ fn bursts_and_sleeps_are_read() {
         length_ns: 20 * MS,
         tasks: vec![
             task(11, "a", 0, &[cpu(5), sleep(7)], End::Computing),
-            task(12, "team/b", 0, &[cpu(6)], End::Asleep),
+            task(12, "team/b", 0, &[cpu(4), cpu(2)], End::Asleep { slept_ns: 7 * MS }),
             task(13, "team/b", 0, &[sleep(9), cpu(4)], End::Computing),
             task(20, "team/b", 12 * MS, &[cpu(3)], End::Gone),
         ],
@@ -72,6 +84,39 @@ fn bursts_and_sleeps_are_read() {
     };
     assert_eq!(tasks(WRITTEN), expected);
     assert_eq!(read(WRITTEN).unwrap().others_ns(), 2 * MS);
+}
+
+#[test]
+fn forks_and_wake_ups_are_steps() {
+    let mut history = History::default();
+    let mut at = |ms: u64, event: Event| {
+        history.advance(ms * MS);
+        history.event(event).unwrap();
+    };
+    let switch = |from, reason, to| Event::Switch { from, reason, to };
+    at(0, switch(0, SwitchReason::Preempted, 5));
+    at(1, Event::Fork { parent: 5, child: 6 });
+    at(1, Event::Wake { pid: 6, by: 5 });
+    at(2, switch(5, SwitchReason::Asleep, 6));
+    // The child wakes its parent, and wakes it again as it ends. An interrupt wakes the child.
+    at(3, Event::Wake { pid: 5, by: 6 });
+    at(4, switch(6, SwitchReason::Asleep, 5));
+    at(5, switch(5, SwitchReason::Asleep, 0));
+    at(6, Event::Wake { pid: 6, by: 0 });
+    at(6, switch(0, SwitchReason::Preempted, 6));
+    at(7, Event::Wake { pid: 5, by: 6 });
+    at(8, switch(6, SwitchReason::Ended, 5));
+    at(9, switch(5, SwitchReason::Asleep, 0));
+    history.advance(11 * MS);
+    let others = history.close().others;
+    let cpu = |ms| Step::Cpu(ms * MS);
+    let child = others[1].serial;
+    let wait = |ms| Step::Wait { slept_ns: ms * MS, by: child };
+    assert_eq!(others[0].steps, [cpu(1), Step::Fork { child }, cpu(1), wait(1), cpu(1), wait(2), cpu(1)]);
+    let wake = Step::Wake { task: others[0].serial };
+    assert_eq!(others[1].steps, [cpu(1), wake, cpu(1), Step::Sleep(2 * MS), cpu(1), wake, cpu(1)]);
+    assert_eq!((others[0].end, others[1].end), (End::Asleep { slept_ns: 2 * MS }, End::Gone));
+    assert_eq!((others[0].parent, others[1].parent), (None, Some(others[0].serial)));
 }
 
 /// A thread belongs to the unit that lists it, even if another unit forked it: 20 is listed for `a`, and

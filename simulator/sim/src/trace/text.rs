@@ -52,16 +52,18 @@ fn program(text: &mut String, index: usize, task: &Recorded, length_ns: Time) {
     for step in &task.steps {
         _ = match step {
             Step::Cpu(ns) => writeln!(text, "    {{ cpu = \"{}us\" }},", micros(*ns)),
-            Step::Sleep(ns) | Step::Transfer { took_ns: ns, .. } => {
+            Step::Sleep(ns) | Step::Wait { slept_ns: ns, .. } | Step::Transfer { took_ns: ns, .. } => {
                 writeln!(text, "    {{ sleep = \"{}us\" }},", micros(*ns))
             }
+            Step::Fork { .. } | Step::Wake { .. } => Ok(()),
         };
     }
+    let is_empty = task.steps.iter().all(|step| matches!(step, Step::Fork { .. } | Step::Wake { .. }));
     _ = match task.end {
         End::Computing => writeln!(text, "    {{ repeat = \"forever\", do = [{{ cpu = \"1s\" }}] }},"),
-        End::Asleep => writeln!(text, "    {{ sleep = \"{}us\" }},", micros(length_ns)),
+        End::Asleep { .. } => writeln!(text, "    {{ sleep = \"{}us\" }},", micros(length_ns)),
         // A program needs at least one step.
-        End::Gone if task.steps.is_empty() => writeln!(text, "    {{ cpu = \"1us\" }},"),
+        End::Gone if is_empty => writeln!(text, "    {{ cpu = \"1us\" }},"),
         End::Gone => Ok(()),
     };
     text.push_str("]\n\n");

@@ -473,6 +473,7 @@ fn program_keys(chance: &mut Chance, machine: &Machine) -> String {
         let part = chance.one_of(&[2, 8, 30]);
         let kib = machine.memory_kib / part;
         let _ = writeln!(text, "memory = \"{kib}KiB\"\nreuse = \"{}ms\"", chance.one_of(&[1, 20, 300]));
+        let _ = writeln!(text, "resident = {}", chance.once_in(3));
     }
     if chance.once_in(3) {
         let _ = writeln!(text, "hot = \"{}KiB\"", chance.one_of(&[1, 32, 4096]));
@@ -534,12 +535,18 @@ fn step(chance: &mut Chance, means: &Means, depth: u64, lock: u64) -> String {
             let kernel = chance.one_of(&[0, 30, 100]);
             format!("{{ cpu = \"{us}us\", spread = \"{spread}\", kernel = \"{kernel}%\", bus = {bus} }}")
         }
-        3 | 4 => format!(
-            "{{ read = \"f{file}\", bytes = \"{kib}KiB\", random = {random}, spread = \"{spread}\" }}"
-        ),
+        3 | 4 => {
+            let direct = chance.once_in(6);
+            format!(
+                "{{ read = \"f{file}\", bytes = \"{kib}KiB\", random = {random}, direct = {direct}, \
+                 spread = \"{spread}\" }}"
+            )
+        }
         5 => {
-            let sync = chance.once_in(3);
-            format!("{{ write = \"f{file}\", bytes = \"{kib}KiB\", random = {random}, sync = {sync} }}")
+            let (sync, direct) = (chance.once_in(3), chance.once_in(6));
+            format!(
+                "{{ write = \"f{file}\", bytes = \"{kib}KiB\", random = {random}, sync = {sync}, direct = {direct} }}"
+            )
         }
         6 => format!("{{ metadata = \"f{file}\", delayed = {} }}", chance.once_in(2)),
         7 => format!("{{ sleep = \"{}us\", spread = \"{spread}\" }}", chance.one_of(&[1, 400, 6000])),
