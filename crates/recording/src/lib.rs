@@ -5,7 +5,7 @@
 //!
 //! # Format
 //!
-//! Version 1. A file begins with [`MAGIC`] and the version (16 bits). All numbers of fixed size are
+//! Version 2. A file begins with [`MAGIC`] and the version (16 bits). All numbers of fixed size are
 //! little-endian. Blocks follow: a byte for the kind, the length of the payload (32 bits), the length of the
 //! payload compressed by deflate (32 bits), the CRC-32 of the compressed bytes, and these bytes. A payload is
 //! encoded by [postcard](https://postcard.jamesmunns.com/wire-format), version 1, from the types of
@@ -31,7 +31,7 @@ pub use writer::{WriteError, Writer};
 /// The first bytes of a recording.
 pub const MAGIC: [u8; 8] = *b"CH-RECD\n";
 /// The version of the format that is written, and the only one that is read.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The largest payload of a block, in bytes.
 pub const PAYLOAD_MAX: usize = 16 << 20;
 /// What a writer keeps free for the last block, in bytes.
@@ -50,11 +50,20 @@ enum Kind {
     Sample = 5,
     Contract = 6,
     End = 7,
+    Holding = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Header, Kind::Threads, Kind::Events, Kind::Usage, Kind::Sample, Kind::Contract, Kind::End];
+    const ALL: [Kind; 8] = [
+        Kind::Header,
+        Kind::Threads,
+        Kind::Events,
+        Kind::Usage,
+        Kind::Sample,
+        Kind::Contract,
+        Kind::End,
+        Kind::Holding,
+    ];
 
     fn of(byte: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)

@@ -64,6 +64,8 @@ pub enum Block {
     Sample(Sample),
     /// Another contract came into force: it was reloaded, or tickets changed.
     Contract(ContractChange),
+    /// How a resource is held: at the first sample, and when it changed.
+    Holding(HoldingChange),
     /// The end; the last block.
     End(End),
 }
@@ -108,12 +110,15 @@ pub enum Event {
     },
     /// A thread became runnable.
     Wake {
-        /// The CPU on which the waker ran.
+        /// The CPU that reported the wake-up: the waker's, or the CPU to which the thread was sent if the
+        /// waker only queued the wake-up there.
         cpu: u32,
         /// The thread that was woken.
         thread: u32,
-        /// The thread that ran on `cpu`. If an interrupt woke the thread, it interrupted this one.
+        /// The thread that ran on `cpu`: it woke the thread, or an interrupt did, which interrupted it.
         by: u32,
+        /// Whether an interrupt woke the thread; also `true` if that is unknown.
+        by_interrupt: bool,
     },
     /// A thread made another.
     Fork {
@@ -187,7 +192,7 @@ pub struct Sample {
     /// Processes in units, at most as many as the recorder's limit.
     pub processes: Vec<ProcessSample>,
     /// Processes in units that were left out because of this limit or the daemon's, which lists 2,000 of a
-    /// unit.
+    /// unit; and those some of whose threads were left out.
     pub processes_left_out: u32,
     /// Disks.
     pub disks: Vec<DiskSample>,
@@ -337,6 +342,19 @@ pub struct ContractChange {
     pub text: String,
 }
 
+/// How a resource is held from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldingChange {
+    /// When the recorder noticed it, at the next sample.
+    pub at_ns: u64,
+    /// `cpu`, `memory`, `disk` or `bus`; or `jobs` or `gangs`.
+    pub resource: String,
+    /// Whether it is held, if only partly.
+    pub is_held: bool,
+    /// By what means, or why it is not held: a sentence without a subject.
+    pub how: String,
+}
+
 /// How a recording ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
@@ -344,7 +362,7 @@ pub struct End {
     pub at_ns: u64,
     /// Why it ended.
     pub why: Why,
-    /// Events that the kernel could not hand over, since the recorder was too slow.
+    /// Events that the kernel could not hand over, because the recorder was too slow.
     pub lost: u64,
     /// Events that came too late to be put in order, and are left out.
     pub disordered: u64,
@@ -370,7 +388,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Why::Time => "the time was over",
             Why::Size => "the file reached its limit",
-            Why::Told => "it was interrupted",
+            Why::Told => "a signal ended it",
         })
     }
 }

@@ -120,6 +120,7 @@ impl<R: Read> Reader<R> {
             Kind::Usage => Block::Usage(decode(&payload, at)?),
             Kind::Sample => Block::Sample(decode(&payload, at)?),
             Kind::Contract => Block::Contract(decode(&payload, at)?),
+            Kind::Holding => Block::Holding(decode(&payload, at)?),
             Kind::End => {
                 self.ended = true;
                 Block::End(decode(&payload, at)?)

@@ -55,6 +55,12 @@ fn what_was_written_is_read() {
         Block::Events(vec![event(1_000_000_000_000, 3)]),
         Block::Usage(Usage { at_ns: 9, over_ns: 9, threads: vec![usage] }),
         Block::Contract(ContractChange { at_ns: 6, text: "version = 1\n".to_owned() }),
+        Block::Holding(HoldingChange {
+            at_ns: 6,
+            resource: "cpu".to_owned(),
+            is_held: false,
+            how: "not held: the kernel ended the scheduler".to_owned(),
+        }),
     ];
     let bytes = recording(&blocks);
     assert_eq!(Reader::open(&bytes[..]).unwrap().header(), &header());
@@ -87,10 +93,10 @@ fn foreign_files_and_other_versions_are_refused() {
     let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
     assert!(message(b"# tracer: nop").starts_with("this is no recording"));
     let mut bytes = recording(&[]);
-    bytes[8] = 2;
+    bytes[8] = 1;
     assert_eq!(
         message(&bytes),
-        "this recording has version 2 of the format, and this program reads version 1"
+        "this recording has version 1 of the format, and this program reads version 2"
     );
 }
 

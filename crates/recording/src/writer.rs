@@ -65,6 +65,7 @@ impl<W: Write> Writer<W> {
             Block::Usage(usage) => (block(Kind::Usage, usage)?, None),
             Block::Sample(sample) => (block(Kind::Sample, sample)?, None),
             Block::Contract(change) => (block(Kind::Contract, change)?, None),
+            Block::Holding(change) => (block(Kind::Holding, change)?, None),
             Block::End(end) => (block(Kind::End, end)?, None),
         };
         self.room_for(bytes.len() as u64)?;

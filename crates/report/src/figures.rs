@@ -58,6 +58,11 @@ pub fn count(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
 }
 
+/// A number with its noun, of which `one` is the singular and `many` the plural: `1 switch`, `2 switches`.
+pub fn count_of(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 /// Bytes: `512 MiB`, `10.1 GiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -190,5 +195,7 @@ mod tests {
         assert_eq!((percent(1, 0), percent(0, 0), percent(1, 3)), (None, None, Some(33)));
         assert_eq!(percent(u64::MAX, 1), Some(u64::MAX));
         assert_eq!((count(1, "CPU"), count(0, "unit")), ("1 CPU".into(), "0 units".into()));
+        let switches = [0, 1, 2].map(|n| count_of(n, "switch", "switches"));
+        assert_eq!(switches, ["0 switches", "1 switch", "2 switches"]);
     }
 }

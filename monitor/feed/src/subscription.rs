@@ -64,6 +64,11 @@ impl From<FeedError> for Failure {
 }
 
 impl FeedError {
+    /// Whether the daemon answered, and refused the call. Its connection can still be used.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, FeedError::Failed(Error::Refused { .. }))
+    }
+
     pub(crate) fn event(&self) -> Event {
         match self {
             FeedError::TooOld => Event::TooOld,
@@ -297,6 +302,7 @@ mod tests {
         let old = b"{\"error\":\"org.varlink.service.MethodNotFound\",\"parameters\":{\"message\":\"no\"}}\0";
         assert!(matches!(next(old), FeedError::TooOld));
         let refused = b"{\"error\":\"io.commonhold.NotAllowed\",\"parameters\":{\"message\":\"no\"}}\0";
+        assert!(next(refused).is_refusal() && !next(old).is_refusal());
         assert_eq!(Failure::from(next(refused)).exit, Exit::NotAllowed);
         for bytes in [&b"nonsense\0"[..], b"{}\0", b"\0", &message(&MonitorReply::default())] {
             assert!(matches!(next(bytes), FeedError::Failed(Error::NotUnderstood(_))), "{bytes:?}");

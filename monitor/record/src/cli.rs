@@ -95,7 +95,7 @@ pub struct Recording {
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
     /// Write CSV files into this new folder: threads, events, bursts, waits, sleeps, loans, call-backs,
-    /// units, processes, disks
+    /// usage, units, lent CPUs, causes of waits, processes, disks
     #[arg(long, value_name = "FOLDER")]
     pub csv: Option<PathBuf>,
 }

@@ -5,7 +5,6 @@
 
 mod csv;
 mod follow;
-mod lengths;
 mod perfetto;
 mod protobuf;
 mod summary;
@@ -20,6 +19,7 @@ use std::path::Path;
 use commonhold_command::exit::{Exit, Failure};
 use commonhold_command::output;
 use commonhold_recording::{Block, Reader, RecordingError};
+use commonhold_report::figures::count_of;
 use jiff::tz::TimeZone;
 
 use crate::cli::Recording;
@@ -128,12 +128,14 @@ impl Shown {
                 }
             }
             Block::Sample(sample) => self.follower.sample(&sample.units),
-            Block::Usage(_) | Block::Contract(_) | Block::End(_) => {}
+            Block::Usage(_) | Block::Contract(_) | Block::Holding(_) | Block::End(_) => {}
         }
         self.hand_over(args)?;
         self.summary.block(block, &mut self.follower);
         if let Some(trace) = &mut self.trace {
-            trace.block(block).map_err(|error| cannot_write(args.perfetto.as_deref(), &error))?;
+            trace
+                .block(block, &mut self.follower)
+                .map_err(|error| cannot_write(args.perfetto.as_deref(), &error))?;
         }
         if let Some(files) = &mut self.files {
             let written = files.block(block, &mut self.follower);
@@ -159,7 +161,7 @@ impl Shown {
     fn finish(mut self, args: &Recording) -> Result<(Summary, Option<Written>), Failure> {
         self.follower.end(self.summary.last_ns(), &mut self.pieces);
         self.hand_over(args)?;
-        self.summary.finish(self.follower.contradictions());
+        self.summary.finish(self.follower.inconsistencies());
         let trace = self.trace.map(Trace::finish).transpose();
         let written = trace.map_err(|error| cannot_write(args.perfetto.as_deref(), &error))?;
         let files = self.files.map_or(Ok(()), csv::Files::finish);
@@ -196,8 +198,12 @@ fn cannot_write(path: Option<&Path>, error: &io::Error) -> Failure {
 /// Says what was written, and where to look at a trace.
 fn say_written(written: Option<Written>, args: &Recording) {
     if let (Some(path), Some(Written { bursts, loans, call_backs })) = (&args.perfetto, written) {
-        let what = [(bursts, "burst"), (loans, "loan"), (call_backs, "call-back")];
-        let what = what.map(|(n, what)| summary::number(n, what)).join(", ");
+        let what = [
+            count_of(bursts, "burst", "bursts"),
+            count_of(loans, "loan", "loans"),
+            count_of(call_backs, "call-back", "call-backs"),
+        ];
+        let what = what.join(", ");
         let path = path.display();
         output::say(&output::shown(&format!("wrote {path}: {what}; open it at https://ui.perfetto.dev")));
     }

@@ -53,7 +53,10 @@ fn recording() -> Vec<u8> {
         let left = if n % 5 == 0 { Left::Asleep } else { Left::Preempted };
         let from = std::mem::replace(&mut last[cpu as usize], to);
         events.push(TimedEvent { at_ns, event: Event::Switch { cpu, from, left, to } });
-        events.push(TimedEvent { at_ns: at_ns + 100, event: Event::Wake { cpu, thread: n % 4, by: to } });
+        events.push(TimedEvent {
+            at_ns: at_ns + 100,
+            event: Event::Wake { cpu, thread: n % 4, by: to, by_interrupt: true },
+        });
     }
     writer.write(&Block::Events(events)).unwrap();
     writer.end(&END).unwrap()
@@ -89,7 +92,7 @@ fn what_is_no_recording_is_refused() {
         ),
         (
             &later,
-            "error: a.rec: this recording has version 2 of the format, and this program reads version 1\n",
+            "error: a.rec: this recording has version 3 of the format, and this program reads version 2\n",
         ),
         (&whole[..30], "error: a.rec: this recording was cut short before its header was complete\n"),
     ] {
@@ -131,7 +134,7 @@ fn exports_are_for_their_user_alone_and_overwrite_nothing() {
     let output = run(folder.path(), &["a.rec", "--perfetto", "a.trace", "--csv", "a.csv"]);
     let says = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(says.starts_with("wrote a.trace: ") && says.contains(" bursts, "), "{says}");
-    assert!(says.ends_with("wrote 12 files to a.csv\n"), "{says}");
+    assert!(says.ends_with("wrote 13 files to a.csv\n"), "{says}");
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode("a.trace"), mode("a.csv"), mode("a.csv/bursts.csv")], [0o600, 0o700, 0o600]);
 

@@ -4,8 +4,9 @@
  *
  * Problem: there may be a million events a second, and each one delays the task whose event it is.
  *
- * Algorithm: each event is 24 bytes in a ring buffer of the CPU on which it happens, so that CPUs do not compete for a lock. No
- * event wakes the recorder, which empties the buffers at intervals. If a buffer is full, the event is counted as lost.
+ * Algorithm: each event is 24 bytes (32 for a transfer) in a ring buffer of the CPU on which it happens, so that CPUs do not
+ * compete for a lock. No event wakes the recorder, which empties the buffers at intervals. If a buffer is full, the event is
+ * counted as lost.
  *
  * Limits: a request to a device that maps others (LVM, RAID) is reported once for each device on its way.
  */
@@ -48,10 +49,10 @@ enum kind { SWITCH = 1, WAKE, FORK, TRANSFER };
 struct event {
 	u64 at;
 	u32 thread; /* SWITCH: that left; WAKE: woken; FORK: parent; TRANSFER: that sends the request */
-	u32 other; /* SWITCH: that runs next; WAKE: that ran there; FORK: child; TRANSFER: device */
+	u32 other; /* SWITCH: that runs next; WAKE: that ran on `cpu`; FORK: child; TRANSFER: device */
 	u16 cpu;
 	u8 kind;
-	u8 detail; /* SWITCH: enum left; TRANSFER: 1 if it writes */
+	u8 detail; /* SWITCH: enum left; WAKE: 1 if an interrupt woke it; TRANSFER: 1 if it writes */
 	u32 bytes;
 	u64 sector; /* only TRANSFER has this field */
 };
@@ -83,6 +84,34 @@ struct {
 	__type(key, u32);
 	__type(value, u64);
 } lost SEC(".maps");
+
+/*
+ * The bits of a CPU's preemption count that are set while it serves a software or hardware interrupt, or an NMI
+ * (include/linux/preempt.h). The recorder sets them, as they differ between kernels.
+ */
+const volatile u32 interrupt_bits = 0;
+
+/* The count is a variable of its own, or in Linux 6.2 to 6.14 a field. On other architectures it is elsewhere. */
+struct pcpu_hot { int preempt_count; } CORE;
+extern const struct pcpu_hot pcpu_hot __ksym __weak;
+extern const int __preempt_count __ksym __weak;
+
+/* Whether the CPU serves an interrupt. Unknown is yes: the running thread may have nothing to do with the wake-up. */
+static bool in_interrupt(void)
+{
+	const struct pcpu_hot *hot;
+	const int *count;
+
+	if (bpf_ksym_exists(&__preempt_count)) {
+		count = bpf_this_cpu_ptr(&__preempt_count);
+		return *count & interrupt_bits;
+	}
+	if (bpf_ksym_exists(&pcpu_hot)) {
+		hot = bpf_this_cpu_ptr(&pcpu_hot);
+		return hot->preempt_count & interrupt_bits;
+	}
+	return 1;
+}
 
 static void lose(void)
 {
@@ -129,6 +158,7 @@ static int woken(struct task_struct *task)
 		.thread = task->pid,
 		.other = (u32)bpf_get_current_pid_tgid(),
 		.kind = WAKE,
+		.detail = in_interrupt(),
 	};
 
 	report(&event, SHORT);

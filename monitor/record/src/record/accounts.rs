@@ -8,6 +8,7 @@ use commonhold_feed::{Connection, FeedError};
 use commonhold_ledger::{Account, WaitCause};
 use commonhold_protocol::replies::{ContractReply, MembersReply, StatusReply};
 use commonhold_recording::{CallBacks, DiskUse, Loan, MemorySample, UnitSample, Wait};
+use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
 use serde_json::json;
 
@@ -25,6 +26,8 @@ pub(super) struct Statement {
     pub(super) contract_file: String,
     pub(super) units: Vec<UnitSample>,
     pub(super) loans: Vec<Loan>,
+    /// How each resource is held.
+    pub(super) holdings: Vec<Holding>,
 }
 
 impl Accounts {
@@ -58,6 +61,7 @@ impl Accounts {
             scheme: reply.statement.scheme.name().to_owned(),
             backend: reply.backend,
             contract_file: reply.contract,
+            holdings: reply.holdings,
         })
     }
 

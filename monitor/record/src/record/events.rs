@@ -11,17 +11,25 @@ use std::rc::Rc;
 
 use commonhold_recording::{Event, Left, TimedEvent};
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::btf::types::{Typedef, Var};
+use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel, RingBuffer,
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel, Program, RingBuffer,
     RingBufferBuilder,
 };
 
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));
 
-/// The size of a CPU's buffer in bytes. An event takes 32 bytes, so it has room for 16,384.
+/// The size of a CPU's buffer in bytes. Most events take 32 bytes with
+/// the kernel's header of 8 bytes, so it has room for 16,384; a transfer takes 40.
 const BUFFER_BYTES: u32 = 512 << 10;
+/// The bits of a CPU's preemption count while it serves an interrupt, by include/linux/preempt.h: the lowest
+/// of those of software interrupts (the others count that they are disabled), of hardware interrupts, and of
+/// NMIs.
+const INTERRUPT_BITS: u32 = 1 << 8 | 0xf << 16 | 0xf << 20;
+const INTERRUPT_BITS_7_2: u32 = 1 << 8 | 0xf << 24 | 1 << 28;
+
 /// As in the program.
 const CPUS_MAX: usize = 1024;
 
@@ -92,11 +100,22 @@ impl Events {
         into.extend(self.drained.borrow_mut().drain(..).filter_map(since_begin));
     }
 
-    /// The number of events that were lost since a buffer was full.
+    /// The number of events that were lost, because a buffer was full, or because the program was interrupted
+    /// and an event of the same kind came meanwhile.
     pub(super) fn lost(&self) -> u64 {
         let map = self.object.maps().find(|map| map.name() == "lost");
         let count = map.and_then(|map| map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
-        count.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).unwrap_or(0)
+        let full = count.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).unwrap_or(0);
+        full.saturating_add(self.missed())
+    }
+
+    /// How often the kernel skipped a program because it was already running on that CPU.
+    fn missed(&self) -> u64 {
+        let programs = self.object.progs().filter(libbpf_rs::ProgramImpl::autoload);
+        let ids: Vec<u32> =
+            programs.filter_map(|program| Program::id_from_fd(program.as_fd()).ok()).collect();
+        let infos = ProgInfoIter::default().filter(|info| ids.contains(&info.id));
+        infos.map(|info| info.recursion_misses).sum()
     }
 }
 
@@ -108,9 +127,18 @@ fn load() -> libbpf_rs::Result<Object> {
             map.set_inner_map_fd(inner.as_fd())?;
         }
     }
+    let kernel = Btf::from_vmlinux()?;
     // A kernel without block devices has no such tracepoint.
-    let has_disks = Btf::from_vmlinux()
-        .is_ok_and(|kernel| kernel.type_by_name::<Typedef<'_>>("btf_trace_block_bio_queue").is_some());
+    let has_disks = kernel.type_by_name::<Typedef<'_>>("btf_trace_block_bio_queue").is_some();
+    // Since Linux 7.2, the preemption count also has the depth of disabled interrupts.
+    let counts_disabled = kernel.type_by_name::<Var<'_>>("local_interrupt_disable_state").is_some();
+    let interrupt_bits = if counts_disabled { INTERRUPT_BITS_7_2 } else { INTERRUPT_BITS };
+    for mut map in open.maps_mut().filter(|map| map.name().to_string_lossy().ends_with(".rodata")) {
+        // The program has one constant.
+        if let Some(constant) = map.initial_value_mut().and_then(|value| value.get_mut(..4)) {
+            constant.copy_from_slice(&interrupt_bits.to_ne_bytes());
+        }
+    }
     for mut program in open.progs_mut() {
         if program.name() == "on_request" {
             program.set_autoload(has_disks);
@@ -159,7 +187,7 @@ fn event(bytes: &[u8]) -> Option<TimedEvent> {
             };
             Event::Switch { cpu, from: thread, left, to: other }
         }
-        2 => Event::Wake { cpu, thread, by: other },
+        2 => Event::Wake { cpu, thread, by: other, by_interrupt: detail != 0 },
         3 => Event::Fork { parent: thread, child: other },
         4 => {
             let (bytes, sector) = (word(20)?, long(24)?);

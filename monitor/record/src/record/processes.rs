@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use commonhold_live::LiveError;
+use commonhold_live::host::clock;
 use commonhold_live::observe::process::{ProcFs, SchedStat};
 use commonhold_recording::{DiskSample, ProcessSample, Thread, ThreadUsage, Usage};
 
@@ -18,8 +19,12 @@ const SECTOR: u64 = 512;
 pub(super) struct Processes {
     procfs: ProcFs,
     threads: BTreeMap<u32, Known>,
+    /// The most threads that are followed.
+    threads_max: usize,
     /// The number of the present round of [`Processes::sample`].
     round: u64,
+    /// When the round before began, by the monotonic clock.
+    last_round: Option<u64>,
     /// Names of the machine's whole disks.
     disks: Vec<String>,
 }
@@ -31,7 +36,7 @@ struct Known {
     unit: String,
     /// The last round in which it was listed.
     round: u64,
-    /// Its clocks at the last reading.
+    /// Its clocks at the last reading; `None` if they count from zero, since the thread is new.
     clocks: Option<SchedStat>,
 }
 
@@ -40,7 +45,16 @@ struct Known {
 pub(super) struct Found {
     pub(super) new: Vec<Thread>,
     pub(super) processes: Vec<ProcessSample>,
+    /// Processes that were left out, or some of whose threads were.
     pub(super) left_out: u32,
+}
+
+/// A thread that is looked at.
+enum Look {
+    Known,
+    New(Thread),
+    /// The thread is beyond the limit.
+    LeftOut,
 }
 
 impl Processes {
@@ -51,7 +65,8 @@ impl Processes {
     /// /proc is missing.
     pub(super) fn open(disks: Vec<String>) -> Result<Processes, LiveError> {
         let procfs = ProcFs::open(Path::new("/proc"))?;
-        Ok(Processes { procfs, threads: BTreeMap::new(), round: 0, disks })
+        let (threads, threads_max) = (BTreeMap::new(), THREADS_MAX);
+        Ok(Processes { procfs, threads, threads_max, round: 0, last_round: None, disks })
     }
 
     /// Looks at the members of units, given as paths with processes. A process that ends meanwhile is left
@@ -62,6 +77,7 @@ impl Processes {
     /// This program's own failure, such as too many open files.
     pub(super) fn sample(&mut self, members: &[(String, Vec<u32>)], at_ns: u64) -> Result<Found, LiveError> {
         self.round += 1;
+        let now = clock::now();
         let mut found = Found::default();
         let mut tids = Vec::new();
         for (unit, pids) in members {
@@ -84,32 +100,57 @@ impl Processes {
                     written: transferred.written,
                 });
                 self.procfs.threads(pid, &mut tids)?;
+                let mut is_whole = true;
                 for &tid in &tids {
-                    found.new.extend(self.thread(tid, pid, unit, at_ns)?);
+                    match self.thread(tid, pid, unit, at_ns)? {
+                        Look::Known => {}
+                        Look::New(thread) => found.new.push(thread),
+                        Look::LeftOut => is_whole = false,
+                    }
                 }
+                found.left_out += u32::from(!is_whole);
             }
         }
         let round = self.round;
         self.threads.retain(|_, known| known.round == round);
+        self.last_round = Some(now);
         Ok(found)
     }
 
-    /// Notes that a thread exists; returns it if it is new, or in another unit than before.
-    fn thread(&mut self, tid: u32, pid: u32, unit: &str, at_ns: u64) -> Result<Option<Thread>, LiveError> {
+    /// Notes that a thread exists. It counts as new, too, if it is in another unit than before.
+    fn thread(&mut self, tid: u32, pid: u32, unit: &str, at_ns: u64) -> Result<Look, LiveError> {
         let round = self.round;
-        if let Some(known) = self.threads.get_mut(&tid).filter(|known| known.pid == pid && known.unit == unit)
-        {
-            known.round = round;
-            return Ok(None);
+        let known = self.threads.get_mut(&tid);
+        let is_known = known.is_some();
+        let mut moved = None;
+        if let Some(known) = known.filter(|known| known.pid == pid) {
+            if known.unit == unit {
+                known.round = round;
+                return Ok(Look::Known);
+            }
+            moved = Some(known.clocks);
         }
-        if self.threads.len() >= THREADS_MAX {
-            return Ok(None);
+        if !is_known && self.threads.len() >= self.threads_max {
+            return Ok(Look::LeftOut);
         }
         let comm = self.procfs.read(&format!("{pid}/task/{tid}/comm"))?;
         let name = String::from_utf8_lossy(comm.unwrap_or_default()).trim_end().to_owned();
-        let clocks = self.procfs.thread_schedstat(pid, tid)?;
+        let clocks = match moved {
+            Some(clocks) => clocks,
+            // What it used before it was first seen would be missing otherwise.
+            None if self.is_new(tid)? => None,
+            None => self.procfs.thread_schedstat(pid, tid)?,
+        };
         self.threads.insert(tid, Known { pid, unit: unit.to_owned(), round, clocks });
-        Ok(Some(Thread { tid, pid, name, unit: unit.to_owned(), seen_ns: at_ns }))
+        Ok(Look::New(Thread { tid, pid, name, unit: unit.to_owned(), seen_ns: at_ns }))
+    }
+
+    /// Whether a thread began after the round before.
+    fn is_new(&mut self, tid: u32) -> Result<bool, LiveError> {
+        let Some(last_round) = self.last_round else { return Ok(false) };
+        // The kernel has such a file for each thread, though it lists those of processes alone.
+        let stat = self.procfs.stat(tid)?;
+        Ok(stat.is_some_and(|stat| stat.key.may_be_younger_than(last_round)))
     }
 
     /// What the known threads used since their last reading. Threads that did nothing are left out.
@@ -188,5 +229,48 @@ mod tests {
         assert!(again.new.iter().all(|thread| thread.tid != here));
         let moved = processes.sample(&[("chemistry".to_owned(), vec![here])], 7).unwrap();
         assert!(moved.new.iter().any(|thread| thread.tid == here && thread.unit == "chemistry"));
+    }
+
+    #[test]
+    fn threads_beyond_the_limit_are_counted() {
+        let mut processes = Processes::open(Vec::new()).unwrap();
+        processes.threads_max = 1;
+        let here = std::process::id();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || ended.recv());
+        let found = processes.sample(&[("physics".to_owned(), vec![here])], 5).unwrap();
+        assert_eq!((found.new.len(), found.processes.len(), found.left_out), (1, 1, 1));
+        // A thread that is known may move, though the limit is reached.
+        let moved = processes.sample(&[("chemistry".to_owned(), vec![here])], 6).unwrap();
+        assert_eq!(moved.new.len(), 1);
+        drop(end);
+        let _ = other.join();
+    }
+
+    #[test]
+    fn a_new_threads_clocks_count_from_its_start() {
+        let mut processes = Processes::open(Vec::new()).unwrap();
+        let members = [("physics".to_owned(), vec![std::process::id()])];
+        processes.sample(&members, 5).unwrap();
+        let (begun, begins) = std::sync::mpsc::channel::<u64>();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            while clock::thread_cpu_ns() < 20_000_000 {
+                std::hint::spin_loop();
+            }
+            begun.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into()).unwrap();
+            ended.recv()
+        });
+        let tid = u32::try_from(begins.recv().unwrap()).unwrap();
+        let found = processes.sample(&members, 6).unwrap();
+        assert!(found.new.iter().any(|thread| thread.tid == tid));
+        let usage = processes.usage(7, 1).unwrap();
+        let used = usage.threads.iter().find(|thread| thread.tid == tid).map(|thread| thread.ran_ns);
+        // A kernel may keep no such statistics.
+        if processes.threads[&tid].clocks.is_some() {
+            assert!(used.is_some_and(|ns| ns >= 15_000_000), "{used:?}");
+        }
+        drop(end);
+        let _ = other.join();
     }
 }

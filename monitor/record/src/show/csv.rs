@@ -12,7 +12,7 @@ use super::follow::{After, Follower, Piece, Who};
 use super::perfetto::word;
 
 /// The number of files.
-pub(super) const FILES: usize = 12;
+pub(super) const FILES: usize = 13;
 
 /// A file: its name, and its columns.
 type Definition = (&'static str, &'static str);
@@ -23,6 +23,7 @@ const BURSTS: Definition = ("bursts.csv", "tid,pid,thread,unit,cpu,begin_ns,end_
 const WAITS: Definition = ("waits.csv", "tid,pid,thread,unit,cpu,begin_ns,end_ns,after");
 const SLEEPS: Definition = ("sleeps.csv", "tid,pid,thread,unit,begin_ns,end_ns,kind");
 const LOANS: Definition = ("loans.csv", "unit,borrower,cpu,begin_ns,end_ns");
+const LENT: Definition = ("lent.csv", "at_ns,unit,borrower,lent_micro_cpus");
 const CALL_BACKS: Definition = ("call-backs.csv", "unit,cpu,begin_ns,end_ns");
 const USAGE: Definition = ("usage.csv", "tid,pid,thread,unit,begin_ns,end_ns,ran_ns,waited_ns,turns");
 const UNITS: Definition = (
@@ -31,7 +32,7 @@ const UNITS: Definition = (
      cpu_borrowed_ns,cpu_waited_ns,cpu_call_backs,cpu_call_backs_ns,cpu_call_back_longest_ns,\
      memory_entitled_bytes,memory_used_bytes,memory_lent_bytes,memory_borrowed_bytes,memory_stalled_ns,\
      memory_refaulted_bytes,disk_read_bytes,disk_written_bytes,disk_requests,disk_stalled_ns,\
-     cpu_verdict,memory_verdict,disk_verdict",
+     cpu_verdict,memory_verdict,disk_verdict,bus_verdict",
 );
 const CAUSES: Definition = ("causes.csv", "at_ns,unit,resource,cause,other_unit,waited_ns");
 const PROCESSES: Definition = (
@@ -49,6 +50,7 @@ pub(super) struct Files {
     waits: BufWriter<File>,
     sleeps: BufWriter<File>,
     loans: BufWriter<File>,
+    lent: BufWriter<File>,
     call_backs: BufWriter<File>,
     usage: BufWriter<File>,
     units: BufWriter<File>,
@@ -76,6 +78,7 @@ impl Files {
             waits: file(WAITS)?,
             sleeps: file(SLEEPS)?,
             loans: file(LOANS)?,
+            lent: file(LENT)?,
             call_backs: file(CALL_BACKS)?,
             usage: file(USAGE)?,
             units: file(UNITS)?,
@@ -91,7 +94,7 @@ impl Files {
             Block::Events(events) => events.iter().try_for_each(|event| self.event(event)),
             Block::Usage(usage) => self.usage(usage, follower),
             Block::Sample(sample) => self.sample(sample),
-            Block::Threads(_) | Block::Contract(_) | Block::End(_) => Ok(()),
+            Block::Threads(_) | Block::Contract(_) | Block::Holding(_) | Block::End(_) => Ok(()),
         }
     }
 
@@ -138,6 +141,7 @@ impl Files {
             &mut self.waits,
             &mut self.sleeps,
             &mut self.loans,
+            &mut self.lent,
             &mut self.call_backs,
             &mut self.usage,
             &mut self.units,
@@ -156,7 +160,10 @@ impl Files {
             Event::Switch { cpu, from, left, to } => {
                 write!(self.events, "{at},switch,{cpu},{from},{to},{},,,\r\n", word(left))
             }
-            Event::Wake { cpu, thread, by } => write!(self.events, "{at},wake,{cpu},{thread},{by},,,,\r\n"),
+            Event::Wake { cpu, thread, by, by_interrupt } => {
+                let event = if by_interrupt { "wake-by-interrupt" } else { "wake" };
+                write!(self.events, "{at},{event},{cpu},{thread},{by},,,,\r\n")
+            }
             Event::Fork { parent, child } => write!(self.events, "{at},fork,,{parent},{child},,,,\r\n"),
             Event::Transfer { thread, device, sector, bytes, write } => {
                 let event = if write { "write" } else { "read" };
@@ -184,6 +191,10 @@ impl Files {
                 let cells = [&at, &unit.path, &wait.resource, &wait.cause, other, &ns];
                 self.causes.write_all(line(&cells).as_bytes())?;
             }
+        }
+        for of in &sample.loans {
+            let (lender, borrower) = (cell(&of.lender), cell(&of.borrower));
+            write!(self.lent, "{at},{lender},{borrower},{}\r\n", of.micro_cpus)?;
         }
         for of in &sample.processes {
             write!(
@@ -232,7 +243,7 @@ fn unit_cells(at_ns: u64, unit: &UnitSample) -> Vec<String> {
         }
         None => cells.extend(std::iter::repeat_n(String::new(), 4)),
     }
-    for resource in ["cpu", "memory", "disk"] {
+    for resource in ["cpu", "memory", "disk", "bus"] {
         let of = unit.verdicts.iter().find(|(of, _)| of.eq_ignore_ascii_case(resource));
         cells.push(of.map(|(_, verdict)| verdict.clone()).unwrap_or_default());
     }

@@ -4,7 +4,7 @@
 //! already running or asleep when the recording began.
 //!
 //! Algorithm. Each CPU and each thread has a state, which may be unknown. An event that contradicts a state
-//! shows that events are missing: the state becomes unknown, no interval is made of it, and the contradiction
+//! shows that events are missing: the state becomes unknown, no interval is made of it, and the inconsistency
 //! is counted. The event itself is believed. The first thread that leaves a CPU has run there since the first
 //! event of all, as otherwise there would have been an event of this CPU.
 //!
@@ -33,10 +33,12 @@ pub(super) const UNITS_MAX: usize = 1 << 16;
 const HOMES_MAX: usize = 1 << 20;
 /// The longest name of a thread that is kept, in bytes: the kernel's have 15.
 const NAME_BYTES_MAX: usize = 64;
+/// The longest list of a unit's home CPUs that is read, in bytes. A list of all even CPUs is shorter.
+const HOMES_BYTES_MAX: usize = 256 << 10;
 /// The longest path of a unit that is kept, in bytes.
-const PATH_BYTES_MAX: usize = 1024;
+pub(super) const PATH_BYTES_MAX: usize = 1024;
 /// The unit of threads whose unit is not kept.
-const FURTHER_UNITS: &str = "(further units)";
+pub(super) const FURTHER_UNITS: &str = "(further units)";
 
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +156,7 @@ pub(super) struct CallBack {
 
 /// How the events contradicted each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub(super) struct Contradictions {
+pub(super) struct Inconsistencies {
     /// Switches that must have happened without an event.
     pub(super) switches: u64,
     /// Wake-ups that must have happened without an event.
@@ -176,7 +178,7 @@ pub(super) struct Follower {
     /// The times of the first and the last event.
     first_ns: Option<u64>,
     last_ns: u64,
-    contradictions: Contradictions,
+    inconsistencies: Inconsistencies,
 }
 
 #[derive(Debug, Default)]
@@ -234,8 +236,8 @@ struct Owner {
 
 impl Follower {
     /// What was found so far to be missing.
-    pub(super) fn contradictions(&self) -> Contradictions {
-        self.contradictions
+    pub(super) fn inconsistencies(&self) -> Inconsistencies {
+        self.inconsistencies
     }
 
     /// The thread of this number now.
@@ -271,9 +273,9 @@ impl Follower {
         let mut left = HOMES_MAX;
         for unit in units.iter().take(UNITS_MAX) {
             let path = self.unit(&unit.path);
-            let owned = unit.owned.parse::<CpuSet>().unwrap_or_default();
+            let owned = home_cpus(&unit.owned, left);
             left = left.saturating_sub(owned.len());
-            for cpu in owned.iter().filter(|_| left > 0) {
+            for cpu in owned.iter() {
                 let home = homes.entry(cpu).or_insert_with(|| Rc::clone(&path));
                 if is_within(&path, home) {
                     *home = Rc::clone(&path);
@@ -299,7 +301,7 @@ impl Follower {
                 self.leave(at, cpu, from, left, out);
                 self.enter(at, cpu, to, out);
             }
-            Event::Switch { .. } => self.contradictions.impossible += 1,
+            Event::Switch { .. } => self.inconsistencies.impossible += 1,
             Event::Wake { thread, .. } => self.wake(at, thread, out),
             Event::Fork { parent, child } => self.fork(at, parent, child),
             Event::Transfer { thread, bytes, write, .. } => {
@@ -351,13 +353,13 @@ impl Follower {
                 self.burst(who, cpu, at, Some(left), out);
             }
             Occupant::Thread(other) => {
-                self.contradictions.switches += 1;
+                self.inconsistencies.switches += 1;
                 let other = self.followed(other.tid);
                 if matches!(other.state, State::Running(on) if on == cpu) {
                     other.state = State::Unknown;
                 }
             }
-            Occupant::Idle if from != 0 => self.contradictions.switches += 1,
+            Occupant::Idle if from != 0 => self.inconsistencies.switches += 1,
             Occupant::Idle | Occupant::Unseen | Occupant::Unknown => {}
         }
         if from == 0 {
@@ -369,11 +371,26 @@ impl Follower {
             Left::Asleep => asleep(false),
             Left::Blocked => asleep(true),
             Left::Ended => {
-                self.threads.remove(&from);
+                if let Some(ended) = self.threads.remove(&from) {
+                    self.end_missed_call_back(from, &ended.who.unit);
+                }
                 return;
             }
         };
-        self.followed(from).state = state;
+        let followed = self.followed(from);
+        followed.state = state;
+        let unit = Rc::clone(&followed.who.unit);
+        self.end_missed_call_back(from, &unit);
+    }
+
+    /// Drops the call-back that a thread began if the thread has left a CPU: the switch with which it got the
+    /// CPU has no event, so when the call-back ended is unknown.
+    fn end_missed_call_back(&mut self, tid: u32, unit: &str) {
+        if let Some(path) = self.owner_of(unit)
+            && let Some(owner) = self.owners.get_mut(&path)
+        {
+            owner.pending.take_if(|(_, woken)| *woken == tid);
+        }
     }
 
     /// The thread `to` gets a CPU.
@@ -387,9 +404,9 @@ impl Follower {
                 State::Ready(begin_ns, after) => {
                     out.push(Piece::Wait(Wait { who: who.clone(), cpu, begin_ns, end_ns: at, after }));
                 }
-                State::Asleep { .. } => self.contradictions.wake_ups += 1,
+                State::Asleep { .. } => self.inconsistencies.wake_ups += 1,
                 State::Running(other) => {
-                    self.contradictions.switches += 1;
+                    self.inconsistencies.switches += 1;
                     if let Some(other) = self.cpus.get_mut(&other) {
                         other.occupant = Occupant::Unknown;
                     }
@@ -509,8 +526,8 @@ impl Follower {
         self.threads.entry(tid).or_insert_with(unknown)
     }
 
-    /// A path of a unit, kept once.
-    fn unit(&mut self, path: &str) -> Rc<str> {
+    /// A path of a unit, kept once; [`FURTHER_UNITS`] if too many are kept already.
+    pub(super) fn unit(&mut self, path: &str) -> Rc<str> {
         let path = cut(path, PATH_BYTES_MAX);
         if let Some(known) = self.units.get(path) {
             return Rc::clone(known);
@@ -519,6 +536,20 @@ impl Follower {
         self.units.insert(Rc::clone(&path));
         path
     }
+}
+
+/// The home CPUs in a list; none if they may be more than `at_most`. The list is checked first, since a short
+/// one may have many CPUs, and may repeat them.
+fn home_cpus(list: &str, at_most: usize) -> CpuSet {
+    let length = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        usize::try_from(last.checked_sub(first)?).ok()?.checked_add(1)
+    };
+    let parts = || list.trim().split(',').filter(|part| !part.is_empty());
+    let sum = || parts().try_fold(0_usize, |sum, part| sum.checked_add(length(part)?));
+    let is_bounded = list.len() <= HOMES_BYTES_MAX && sum().is_some_and(|sum| sum <= at_most);
+    if is_bounded { list.parse().unwrap_or_default() } else { CpuSet::default() }
 }
 
 /// Tells of a thread for the first time.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use commonhold_recording::{Block, ContractChange, Header, Left, Sample, UnitSample};
 use commonhold_report::table::clean;
 
-use super::follow::{Burst, CallBack, Loan, Piece, UNITS_MAX, cut};
+use super::follow::{Burst, CallBack, FURTHER_UNITS, Follower, Loan, Piece, UNITS_MAX};
 use super::protobuf::Message;
 
 /// Names that are interned before the table of names begins anew.
@@ -25,8 +25,6 @@ const NAMES_MAX: usize = 1 << 16;
 const TIME_MAX: u64 = i64::MAX as u64;
 /// The number that a trace gives to its source of packets; any but 0.
 const SEQUENCE: u64 = 1;
-/// The longest path of a unit, in bytes.
-const PATH_BYTES_MAX: usize = 1024;
 
 /// The fields of `TracePacket`.
 mod packet {
@@ -219,9 +217,9 @@ impl<W: Write> Trace<W> {
     }
 
     /// Takes over a block.
-    pub(super) fn block(&mut self, block: &Block) -> io::Result<()> {
+    pub(super) fn block(&mut self, block: &Block, follower: &mut Follower) -> io::Result<()> {
         match block {
-            Block::Sample(sample) => self.sample(sample),
+            Block::Sample(sample) => self.sample(sample, follower),
             Block::Contract(change) => self.contract(change),
             _ => Ok(()),
         }
@@ -304,12 +302,15 @@ impl<W: Write> Trace<W> {
     }
 
     /// Writes the counters. A rate holds from the last sample to this one, so it is written at the last one's
-    /// time.
-    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+    /// time. The follower bounds the number of units, and so that of tracks.
+    fn sample(&mut self, sample: &Sample, follower: &mut Follower) -> io::Result<()> {
         let before_ns = self.last_ns;
         let over_ns = sample.at_ns.saturating_sub(before_ns);
         for now in sample.units.iter().take(UNITS_MAX) {
-            let path: Rc<str> = cut(&now.path, PATH_BYTES_MAX).into();
+            let path = follower.unit(&now.path);
+            if &*path == FURTHER_UNITS {
+                continue;
+            }
             let unit = self.unit_track(&path)?;
             let entitled = now.entitled_micro_cpus as f64 / 1e6;
             self.count(unit, Counter::Entitled, sample.at_ns, entitled)?;
@@ -327,9 +328,7 @@ impl<W: Write> Trace<W> {
                     self.count(unit, Counter::Written, before_ns, rate(last.written, now.written) * 1e9)?;
                 }
             }
-            if self.last.len() < UNITS_MAX || self.last.contains_key(&path) {
-                self.last.insert(path, now.clone());
-            }
+            self.last.insert(path, now.clone());
         }
         if !sample.units.is_empty() {
             self.last_ns = sample.at_ns;

@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
+use commonhold_ledger::latencies::{Latencies, quantile};
 use commonhold_machine::Machine;
 use commonhold_recording::{Block, End, Header, Method, Sample, UnitSample, Why};
 use commonhold_report::Style;
-use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, part};
+use commonhold_report::figures::{NOTHING, bytes, count_of, cpus, duration, part};
 use commonhold_report::table::{Paint, Table, clean, wrap_whole};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::follow::{After, Contradictions, Follower, Piece, Seen, UNITS_MAX, Who, cut};
-use super::lengths::{Lengths, p99};
+use super::follow::{After, Follower, Inconsistencies, PATH_BYTES_MAX, Piece, Seen, UNITS_MAX, Who, cut};
 
+/// The longest text of how a resource is held that is kept, in bytes.
+const HOW_BYTES_MAX: usize = 1024;
 /// Processes that are counted once each.
 const PROCESSES_MAX: usize = 1 << 20;
 /// Classes of call-backs that are kept for a unit; schedulers have about 20.
 const CLASSES_MAX: usize = 256;
-/// The longest path of a unit in the table, in bytes.
-const PATH_BYTES_MAX: usize = 1024;
 
 /// What is summed up while a recording is read.
 #[derive(Debug)]
@@ -33,8 +33,10 @@ pub(super) struct Summary {
     events: u64,
     samples: u64,
     contract_changes: u64,
+    /// Why CPU time was not held at first or later, if that happened.
+    cpu_not_held: Option<String>,
     processes_left_out: u32,
-    contradictions: Contradictions,
+    inconsistencies: Inconsistencies,
     threads: BTreeMap<Rc<str>, OfThreads>,
     /// Units and processes that were counted.
     processes: HashSet<(Rc<str>, u32)>,
@@ -48,10 +50,10 @@ struct OfThreads {
     threads: u64,
     processes: u64,
     used_ns: u64,
-    woken: Lengths,
+    woken: Latencies,
     /// Waits of all kinds.
-    waits: Lengths,
-    sleeps: Lengths,
+    waits: Latencies,
+    sleeps: Latencies,
     transfers: Transfers,
 }
 
@@ -92,8 +94,9 @@ impl Summary {
             events: 0,
             samples: 0,
             contract_changes: 0,
+            cpu_not_held: None,
             processes_left_out: 0,
-            contradictions: Contradictions::default(),
+            inconsistencies: Inconsistencies::default(),
             threads: BTreeMap::new(),
             processes: HashSet::new(),
             accounts: BTreeMap::new(),
@@ -129,6 +132,12 @@ impl Summary {
             }
             Block::Contract(change) => {
                 self.contract_changes += 1;
+                change.at_ns
+            }
+            Block::Holding(change) => {
+                if change.resource == "cpu" && !change.is_held && self.cpu_not_held.is_none() {
+                    self.cpu_not_held = Some(cut(&change.how, HOW_BYTES_MAX).to_owned());
+                }
                 change.at_ns
             }
             Block::End(end) => {
@@ -171,8 +180,8 @@ impl Summary {
     }
 
     /// Notes what the follower missed.
-    pub(super) fn finish(&mut self, contradictions: Contradictions) {
-        self.contradictions = contradictions;
+    pub(super) fn finish(&mut self, inconsistencies: Inconsistencies) {
+        self.inconsistencies = inconsistencies;
     }
 
     fn of(&mut self, who: &Who) -> &mut OfThreads {
@@ -190,22 +199,19 @@ impl Summary {
 
     fn sample(&mut self, sample: &Sample) {
         self.samples += 1;
-        let is_full = self.accounts.len() >= UNITS_MAX;
         self.processes_left_out = self.processes_left_out.max(sample.processes_left_out);
         for unit in &sample.units {
             let path = cut(&unit.path, PATH_BYTES_MAX);
-            match self.accounts.get_mut(path) {
-                Some(of) => of.add(unit),
-                None if is_full => {}
-                None => {
-                    let mut of = OfAccounts::default();
-                    // A unit that came later began with sums of zero.
-                    if !self.had_accounts {
-                        of.last = unit.clone();
-                    }
-                    of.add(unit);
-                    self.accounts.insert(path.to_owned(), of);
+            if let Some(of) = self.accounts.get_mut(path) {
+                of.add(unit);
+            } else if self.accounts.len() < UNITS_MAX {
+                let mut of = OfAccounts::default();
+                // A unit that came later began with sums of zero.
+                if !self.had_accounts {
+                    of.last = unit.clone();
                 }
+                of.add(unit);
+                self.accounts.insert(path.to_owned(), of);
             }
         }
         self.had_accounts |= !sample.units.is_empty();
@@ -241,9 +247,10 @@ impl Summary {
             events: self.events,
             samples: self.samples,
             contract_changes: self.contract_changes,
+            cpu_not_held: self.cpu_not_held.clone(),
             lost: end.map(|end| end.lost),
             disordered: end.map(|end| end.disordered),
-            contradictions: self.contradictions,
+            inconsistencies: self.inconsistencies,
             without_accounts_ns: end.map(|end| end.without_accounts_ns),
             processes_left_out: self.processes_left_out,
             recorder_ns: end.map(|end| end.recorder_ns),
@@ -366,7 +373,11 @@ impl OfAccounts {
             call_backs: CallBacksView {
                 count: self.call_backs,
                 mean_ns: known_ns.and_then(|sum| sum.checked_div(self.call_backs)),
-                p99_below_ns: p99(self.classes.iter().map(|(below, n)| (*below, *n)), self.call_backs),
+                p99_below_ns: quantile(
+                    self.classes.iter().map(|(below, n)| (*below, *n)),
+                    self.call_backs,
+                    990,
+                ),
             },
             memory_mean_bytes: mean(self.memory.0, self.memory.1),
             disk_read_bytes: self.disk.map(|(read, _)| read),
@@ -387,10 +398,12 @@ struct View<'a> {
     events: u64,
     samples: u64,
     contract_changes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_not_held: Option<String>,
     /// Null if the file was cut short, since the end has this number.
     lost: Option<u64>,
     disordered: Option<u64>,
-    contradictions: Contradictions,
+    inconsistencies: Inconsistencies,
     without_accounts_ns: Option<u64>,
     processes_left_out: u32,
     recorder_ns: Option<u64>,
@@ -424,8 +437,8 @@ struct LengthsView {
 }
 
 impl LengthsView {
-    fn of(lengths: &Lengths) -> LengthsView {
-        LengthsView { count: lengths.count(), mean_ns: lengths.mean_ns(), p99_ns: lengths.p99_ns() }
+    fn of(lengths: &Latencies) -> LengthsView {
+        LengthsView { count: lengths.count(), mean_ns: lengths.mean_ns(), p99_ns: lengths.quantile_ns(990) }
     }
 }
 
@@ -481,6 +494,7 @@ impl View<'_> {
             1 => "; it changed once".to_owned(),
             n => format!("; it changed {n} times"),
         };
+        let content = [count_of(self.events, "event", "events"), count_of(self.samples, "sample", "samples")];
         vec![
             ("machine", machine),
             ("kernel", header.kernel.clone()),
@@ -488,7 +502,7 @@ impl View<'_> {
             ("backend", header.backend.clone()),
             ("program", header.program.clone()),
             ("method", format!("{}; samples every {}", header.method, duration(header.sample_ns))),
-            ("content", format!("{}, {}", number(self.events, "event"), number(self.samples, "sample"))),
+            ("content", content.join(", ")),
             ("end", end),
             ("lost", self.losses()),
             ("recorder", self.recorder()),
@@ -497,22 +511,21 @@ impl View<'_> {
 
     /// What the recording lacks, in words.
     fn losses(&self) -> String {
-        let Contradictions { switches, wake_ups, impossible } = self.contradictions;
-        let several = |n: Option<u64>, what: &str| n.filter(|n| *n > 0).map(|n| number(n, what));
-        let out_of_order = self.disordered.filter(|n| *n > 0);
+        let Inconsistencies { switches, wake_ups, impossible } = self.inconsistencies;
+        let several = |n: u64, one: &str, many: &str| (n > 0).then(|| count_of(n, one, many));
+        let events = |n: u64| several(n, "event", "events");
+        let left_out = several(self.processes_left_out.into(), "process", "processes");
         let without = self.without_accounts_ns.filter(|ns| *ns > 0);
-        let left_out = Some(u64::from(self.processes_left_out));
         let known = [
             self.lost.is_none().then(|| "the number of lost events is unknown".to_owned()),
-            several(self.lost, "event"),
-            out_of_order.map(|n| number(n, "event") + " out of order"),
-            several(Some(switches), "switch")
-                .map(|text| text.replace("switchs", "switches") + " without an event"),
-            several(Some(wake_ups), "wake-up").map(|text| text + " without an event"),
-            several(Some(impossible), "event").map(|text| text + " of impossible CPUs"),
-            several(left_out, "process")
-                .map(|text| text.replace("processs", "processes") + " left out of samples"),
+            self.lost.and_then(events),
+            self.disordered.and_then(events).map(|text| text + " out of order"),
+            several(switches, "switch", "switches").map(|text| text + " without an event"),
+            several(wake_ups, "wake-up", "wake-ups").map(|text| text + " without an event"),
+            events(impossible).map(|text| text + " with an invalid CPU number"),
+            left_out.map(|text| text + " left out of samples, wholly or in part"),
             without.map(|ns| format!("no accounts for {}", duration(ns))),
+            self.cpu_not_held.as_ref().map(|how| format!("CPU time was {how}")),
         ];
         let known: Vec<String> = known.into_iter().flatten().collect();
         if known.is_empty() { "nothing".to_owned() } else { known.join(", ") }
@@ -525,7 +538,7 @@ impl View<'_> {
         };
         match self.recorder_ns.and_then(parts) {
             Some(ppm) => format!("used {} of a CPU", part(ppm)),
-            None => "used an unknown part of a CPU".to_owned(),
+            None => "its CPU time is unknown".to_owned(),
         }
     }
 
@@ -589,9 +602,4 @@ fn name(path: &str) -> String {
         Some((around, last)) => "  ".repeat(around.split('/').count()) + &clean(last),
         None => clean(path),
     }
-}
-
-/// A number with its noun.
-pub(super) fn number(n: u64, what: &str) -> String {
-    usize::try_from(n).map_or_else(|_| format!("{n} {what}s"), |n| count(n, what))
 }

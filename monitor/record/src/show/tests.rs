@@ -55,7 +55,7 @@ fn switch(at_ms: u64, cpu: u32, from: u32, left: Left, to: u32) -> TimedEvent {
 }
 
 fn wake(at_ms: u64, thread: u32) -> TimedEvent {
-    TimedEvent { at_ns: at_ms * MS, event: Event::Wake { cpu: 0, thread, by: 0 } }
+    TimedEvent { at_ns: at_ms * MS, event: Event::Wake { cpu: 0, thread, by: 0, by_interrupt: true } }
 }
 
 /// A unit's accounts `n` intervals after the daemon's start.
@@ -370,7 +370,7 @@ fn what_is_before_the_damage_is_shown() {
     assert!(examined.damage.is_none() && examined.is_cut_short);
     let text = examined.summary.text(Style::PLAIN, &TimeZone::UTC);
     assert!(text.contains("end         the file was cut short"), "{text}");
-    assert!(text.contains("recorder    used an unknown part of a CPU"), "{text}");
+    assert!(text.contains("recorder    its CPU time is unknown"), "{text}");
 }
 
 #[test]
@@ -388,8 +388,13 @@ fn absurd_numbers_take_no_memory_and_no_time() {
         TimedEvent { at_ns: u64::MAX - 1, event }
     };
     let many = UnitSample { owned: "0-65535".to_owned(), path: "a".repeat(10_000), ..UnitSample::default() };
+    let short = UnitSample { path: "b".to_owned(), ..many.clone() };
+    let repeated = UnitSample { owned: "0-65535,".repeat(1 << 17), ..short.clone() };
     let nowhere = UnitSample { owned: "9-1".to_owned(), ..UnitSample::default() };
-    let units = (0..1000).map(|_| many.clone()).chain([nowhere]).collect();
+    let units = std::iter::repeat_n(many, 1_000)
+        .chain([repeated, nowhere])
+        .chain(std::iter::repeat_n(short, 50_000))
+        .collect();
     let blocks = [
         Block::Sample(Sample { at_ns: u64::MAX, units, ..Sample::default() }),
         Block::Threads(vec![thread(u32::MAX, u32::MAX, &"n".repeat(1 << 20), &"u/".repeat(1 << 20))]),
@@ -409,7 +414,7 @@ fn any_events() -> impl Strategy<Value = Vec<TimedEvent>> {
         (0_u32..10, 0_u32..3, 0_u32..6, left, 0_u32..6).prop_map(
             |(kind, cpu, one, left, other)| match kind {
                 0..6 => Event::Switch { cpu, from: one, left, to: other },
-                6..8 => Event::Wake { cpu, thread: one, by: other },
+                6..8 => Event::Wake { cpu, thread: one, by: other, by_interrupt: other % 2 == 0 },
                 8 => Event::Fork { parent: one, child: other },
                 _ => {
                     Event::Transfer { thread: one, device: 0, sector: 0, bytes: other, write: other % 2 == 0 }
@@ -495,14 +500,30 @@ fn a_new_thread_calls_back_too() {
     ];
     let threads = [thread(10, 10, "make", "light"), thread(20, 20, "spin", "heavy")];
     let pieces = followed(&[unit("light", "0-1", 1)], &[(&threads, &events)]);
-    let call_backs: Vec<_> = pieces
-        .iter()
-        .filter_map(|piece| match piece {
-            Piece::CallBack(of) => Some((&*of.unit, of.cpu, of.begin_ns / MS, of.end_ns / MS)),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(call_backs, [("light", 0, 10, 12)]);
+    assert_eq!(call_backs(&pieces), [("light", 0, 10, 12)]);
+}
+
+/// The call-backs among these pieces: unit, CPU, beginning and end in ms.
+fn call_backs(pieces: &[Piece]) -> Vec<(&str, u32, u64, u64)> {
+    let found = pieces.iter().filter_map(|piece| match piece {
+        Piece::CallBack(of) => Some((&*of.unit, of.cpu, of.begin_ns / MS, of.end_ns / MS)),
+        _ => None,
+    });
+    found.collect()
+}
+
+#[test]
+fn a_call_back_whose_end_has_no_event_is_dropped() {
+    let events = [
+        switch(1, 0, 0, Left::Preempted, 20),
+        wake(10, 10),
+        // It got a CPU without an event, and leaves it.
+        switch(14, 1, 10, Left::Asleep, 0),
+        switch(50, 0, 20, Left::Preempted, 11),
+    ];
+    let threads =
+        [thread(10, 10, "make", "light"), thread(11, 10, "make", "light"), thread(20, 20, "spin", "heavy")];
+    assert_eq!(call_backs(&followed(&[unit("light", "0", 1)], &[(&threads, &events)])), []);
 }
 
 /// The first event of all tells nothing about the time before it.
