@@ -24,10 +24,11 @@ pub(crate) fn main(args: &Args) -> Result<Exit, Failure> {
         Some(path) => Some((name(path), read(path)?.measured)),
         None => None,
     };
-    let replayed = replay(args, &recorded, &recorded.contract, None)?;
+    let replayed = replay(args, &recorded, "the recorded contract", &recorded.contract, None)?;
     let other = match other(args, &recorded)? {
         Some((name, contract, machine)) => {
-            Some((name, replay(args, &recorded, &contract, machine.as_ref())?))
+            let figures = replay(args, &recorded, &name, &contract, machine.as_ref())?;
+            Some((name, figures))
         }
         None => None,
     };
@@ -35,6 +36,7 @@ pub(crate) fn main(args: &Args) -> Result<Exit, Failure> {
         recording: args.recording.display().to_string(),
         about: about(&recorded),
         recorded_contract: recorded.header.contract.clone(),
+        recorded_machine: recorded.header.machine.clone(),
         doubts: doubts(&recorded),
         recorded: recorded.measured,
         replayed,
@@ -86,16 +88,19 @@ fn other(args: &Args, recorded: &Recorded) -> Result<Option<(String, Contract, O
     Ok((!names.is_empty()).then(|| (names.join(" on "), contract, machine)))
 }
 
-/// The figures of a replay.
+/// The figures of a replay under a contract with this name.
 fn replay(
     args: &Args,
     recorded: &Recorded,
+    name: &str,
     contract: &Contract,
     machine: Option<&Machine>,
 ) -> Result<Figures, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Invalid, error);
     let scenario = scenario(recorded, contract, machine).map_err(|error| match error {
-        ReplayError::Units(_) => failed(&error),
+        ReplayError::Units(_) => {
+            failed(&format!("{}: {error}; add it, or record again", output::shown(name)))
+        }
         error => Failure::new(Exit::NoInput, error),
     })?;
     let progress = RunProgress::new(scenario.workload.horizon_ns);
@@ -145,25 +150,44 @@ fn doubts(recorded: &Recorded) -> Vec<String> {
                 doubts
                     .push(format!("{} events were lost; bursts and sleeps around them are wrong", end.lost));
             }
+            if end.disordered > 0 {
+                doubts.push(format!(
+                    "{} events came too late to be put in order, and are left out",
+                    end.disordered
+                ));
+            }
             if end.without_accounts_ns > 0 {
                 let span = duration(end.without_accounts_ns);
                 doubts.push(format!(
-                    "for {span} no daemon answered the recorder; its accounts have no such gap"
+                    "for {span} no daemon answered the recorder; its call-backs and waits of that time are missing"
                 ));
             }
         }
     }
+    if let Some(change) = &recorded.not_held {
+        let since = if change.at_ns < 1_000_000_000 {
+            String::new()
+        } else {
+            format!("from {} on, ", duration(change.at_ns))
+        };
+        doubts.push(format!("{since}CPU time was {}; the replay holds it", output::shown(&change.how)));
+    }
+    if recorded.left_out > 0 {
+        doubts.push(format!(
+            "the recorder left {} out, as there were too many; their CPU time counts for no unit",
+            count(usize::try_from(recorded.left_out).unwrap_or(usize::MAX), "process or thread")
+        ));
+    }
     let missing = recorded.missing.saturating_add(recorded.impossible);
     if missing > 0 {
-        let number = count(usize::try_from(missing).unwrap_or(usize::MAX), "switch");
         doubts.push(format!(
-            "{number} between threads were not reported by the kernel; their times are estimates"
+            "the kernel did not report {missing} of the switches between threads; their times are estimates"
         ));
     }
     if recorded.contract_changes > 0 {
         let number = count(recorded.contract_changes, "time");
         doubts.push(format!(
-            "the contract or its tickets changed {number} meanwhile; the replay has the first"
+            "the contract or its tickets changed {number} meanwhile; the replay uses the first contract"
         ));
     }
     if recorded.header.backend != "kernel" {

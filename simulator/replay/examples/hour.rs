@@ -66,7 +66,7 @@ fn run(writer: &mut Writer<BufWriter<File>>, end_ns: u64) -> Result<(), WriteErr
         let push = |events: &mut Vec<TimedEvent>, event| events.push(TimedEvent { at_ns: at, event });
         match cpu {
             None => {
-                push(&mut events, Event::Wake { cpu: 0, thread: tid, by: 0 });
+                push(&mut events, Event::Wake { cpu: 0, thread: tid, by: 0, by_interrupt: true });
                 if let Some(cpu) = idle.pop_first() {
                     push(&mut events, Event::Switch { cpu, from: 0, left: Left::Preempted, to: tid });
                     due.insert((at + span(), tid), Some(cpu));

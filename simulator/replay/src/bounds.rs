@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Figures, UnitFigures};
+use crate::figures::{Figures, UnitFigures, ratio};
 
 /// The text of the registered bounds.
 pub const REGISTERED: &str = include_str!("../bounds.toml");
@@ -65,6 +65,11 @@ impl Figure {
         }
     }
 
+    /// Whether it is a sum over time.
+    const fn is_total(self) -> bool {
+        matches!(self, Figure::CallBacks | Figure::Transferred)
+    }
+
     /// Its value for a unit; `None` if it was not measured.
     pub fn of(self, unit: &UnitFigures) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -76,7 +81,7 @@ impl Figure {
             Figure::WakeP99 => unit.wake_p99_ns().map(|ns| float(ns) / 1e9),
             Figure::CallBacks => Some(float(unit.called_back)),
             Figure::CallBackP99 => {
-                unit.call_back_p99_ns.filter(|_| unit.called_back >= CALL_BACKS_MIN).map(|ns| ns / 1e9)
+                unit.call_back_p99_ns().filter(|_| unit.called_back >= CALL_BACKS_MIN).map(|ns| ns / 1e9)
             }
             Figure::Memory => unit.memory.map(float),
             Figure::Transferred => Some(float(unit.transferred)),
@@ -92,7 +97,7 @@ pub struct Bound {
     pub relative: Option<f64>,
     /// The largest quotient of the larger and the smaller value.
     pub factor: Option<f64>,
-    /// A recorded value below this is not compared.
+    /// If both values are below this, they are not compared.
     pub least: f64,
 }
 
@@ -178,14 +183,17 @@ pub struct Comparison {
     pub trust: Trust,
 }
 
-/// Compares a unit's figures; `recorded` or `replayed` is `None` if the unit had no tasks there.
+/// Compares a unit's figures; `recorded` or `replayed` is `None` if the unit had no tasks there. The replay's
+/// totals are multiplied by `longer`, which is how much longer the recording is.
 pub fn compare(
     bounds: &Bounds,
     recorded: Option<&UnitFigures>,
     replayed: Option<&UnitFigures>,
+    longer: f64,
 ) -> Vec<Comparison> {
     let one = |figure: Figure| {
         let [recorded, replayed] = [recorded, replayed].map(|unit| figure.of(unit?));
+        let replayed = replayed.map(|value| if figure.is_total() { value * longer } else { value });
         let off = recorded.zip(replayed).filter(|(recorded, _)| *recorded > 0.0);
         let off = off.map(|(recorded, replayed)| replayed / recorded - 1.0);
         let trust = judge(bounds.of(figure), recorded, replayed);
@@ -217,7 +225,8 @@ pub fn compare_all(
     replayed: &Figures,
 ) -> BTreeMap<String, Vec<Comparison>> {
     let paths = recorded.units.iter().chain(&replayed.units).map(|unit| unit.unit.as_str());
-    let compared = |path: &str| compare(bounds, recorded.unit(path), replayed.unit(path));
+    let longer = ratio(recorded.length_ns, replayed.length_ns);
+    let compared = |path: &str| compare(bounds, recorded.unit(path), replayed.unit(path), longer);
     paths.map(|path| (path.to_owned(), compared(path))).collect()
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_recording::{CallBacks, UnitSample};
+use commonhold_ledger::Account;
+use commonhold_recording::{CallBacks, UnitSample, Wait};
+use commonhold_sim::Latencies;
 use commonhold_sim::Time;
-use commonhold_sim::latencies::Latencies;
 use commonhold_sim::outcome::Outcome;
 use commonhold_sim::scenario::SECTOR;
 
@@ -17,7 +18,8 @@ pub struct Figures {
     pub units: Vec<UnitFigures>,
 }
 
-/// The figures of a unit. CPU time, waits and transfers are of its own tasks, without sub-units.
+/// The figures of a unit. They are of its own tasks, without sub-units, but for its waits by cause and its
+/// verdicts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnitFigures {
     /// Its path.
@@ -38,12 +40,16 @@ pub struct UnitFigures {
     pub responses: Latencies,
     /// Bytes that its tasks transferred, and waited for.
     pub transferred: u64,
-    /// The mean of its memory, in bytes; `None` if it was not measured.
+    /// The mean of its processes' own memory, in bytes: all but pages of files. `None` if it was not
+    /// measured.
     pub memory: Option<u64>,
     /// Call-backs of CPUs.
     pub called_back: u64,
-    /// The 99th percentile of call-backs, in ns; `None` if it is not known.
-    pub call_back_p99_ns: Option<f64>,
+    /// The lengths of call-backs: the classes of the scheduler, each with the time below which its lengths
+    /// are, in ns, and their number. Empty if they are not counted one by one.
+    pub call_back_classes: BTreeMap<Time, u64>,
+    /// The longest call-back, in ns.
+    pub call_back_max_ns: Time,
     /// Its waits: the resource and the cause in words, and the time in ns.
     pub waits: BTreeMap<(String, String), Time>,
     /// The verdict on each resource, of the last seconds.
@@ -53,7 +59,7 @@ pub struct UnitFigures {
 impl Figures {
     /// The figures of units over a stretch of time, with each unit's share of their sum.
     pub fn new(length_ns: Time, mut units: Vec<UnitFigures>) -> Figures {
-        let all: Time = units.iter().map(|unit| unit.used_ns).sum();
+        let all = units.iter().fold(0, |sum: Time, unit| sum.saturating_add(unit.used_ns));
         for unit in &mut units {
             unit.share = ratio(unit.used_ns, all);
         }
@@ -77,7 +83,8 @@ impl Figures {
             unit.responses.clone_from(&outcome_of_unit.responses);
             unit.sleeps = unit.wakes.count();
             unit.called_back = outcome_of_unit.called_back;
-            unit.call_back_p99_ns = p99(&outcome_of_unit.call_backs, outcome_of_unit.call_back_max_ns);
+            unit.call_back_classes = outcome_of_unit.call_backs.iter().copied().collect();
+            unit.call_back_max_ns = outcome_of_unit.call_back_max_ns;
             let disks = outcome.disks.iter().flat_map(|disk| &disk.units);
             unit.transferred = disks
                 .filter(|disk| disk.unit == outcome_of_unit.name)
@@ -86,7 +93,7 @@ impl Figures {
         }
         for account in &outcome.ledger.accounts {
             let Some(unit) = units.get_mut(account.unit.as_str()) else { continue };
-            unit.memory = account.memory.as_ref().map(|memory| memory.used_mean);
+            unit.memory = own_memory(&outcome.ledger.accounts, account);
             for wait in &account.waits {
                 let cause = serde_word(&wait.cause);
                 *unit.waits.entry((wait.resource.name().to_owned(), cause)).or_default() += wait.ns;
@@ -121,7 +128,8 @@ impl UnitFigures {
             transferred: 0,
             memory: None,
             called_back: 0,
-            call_back_p99_ns: None,
+            call_back_classes: BTreeMap::new(),
+            call_back_max_ns: 0,
             waits: BTreeMap::new(),
             verdicts: Vec::new(),
         }
@@ -141,37 +149,57 @@ impl UnitFigures {
 
     /// The 99th percentile of waits after wake-ups, in ns; `None` if wake-ups were not observed.
     pub fn wake_p99_ns(&self) -> Option<Time> {
-        (self.has_wakes && self.wakes.count() > 0).then(|| self.wakes.quantile_ns(990))
+        self.wakes.quantile_ns(990).filter(|_| self.has_wakes)
     }
 
-    /// Takes what the daemon's accounts say between two samples.
-    pub fn account(&mut self, first: &UnitSample, last: &UnitSample) {
-        let CallBacks { count, classes, max_ns, .. } = &last.call_backs;
-        self.called_back = count.saturating_sub(first.call_backs.count);
-        let before: BTreeMap<Time, u64> = first.call_backs.classes.iter().copied().collect();
-        let counted: Vec<(Time, u64)> = classes
-            .iter()
-            .map(|(below_ns, count)| {
-                (*below_ns, count.saturating_sub(before.get(below_ns).copied().unwrap_or(0)))
-            })
-            .collect();
-        self.call_back_p99_ns = p99(&counted, *max_ns);
-        for wait in &last.waits {
-            let is_same = |other: &&commonhold_recording::Wait| {
-                (&other.resource, &other.cause, &other.unit) == (&wait.resource, &wait.cause, &wait.unit)
-            };
-            let before = first.waits.iter().find(is_same).map_or(0, |wait| wait.ns);
-            let key = (wait.resource.clone(), named(&wait.cause, wait.unit.as_deref()));
-            *self.waits.entry(key).or_default() += wait.ns.saturating_sub(before);
-        }
-        self.verdicts.clone_from(&last.verdicts);
+    /// The 99th percentile of call-backs, in ns; `None` if they were not counted one by one.
+    pub fn call_back_p99_ns(&self) -> Option<f64> {
+        p99(&self.call_back_classes, self.call_back_max_ns)
     }
+
+    /// Adds what the daemon's accounts say between two samples. The sums of a daemon that started in between
+    /// begin at 0.
+    pub fn account(&mut self, before: &UnitSample, after: &UnitSample) {
+        let CallBacks { count, classes, max_ns, .. } = &after.call_backs;
+        self.called_back += increase(before.call_backs.count, *count);
+        self.call_back_max_ns = self.call_back_max_ns.max(*max_ns);
+        let classes_before: BTreeMap<Time, u64> = before.call_backs.classes.iter().copied().collect();
+        for (below_ns, count) in classes {
+            let before = classes_before.get(below_ns).copied().unwrap_or(0);
+            *self.call_back_classes.entry(*below_ns).or_default() += increase(before, *count);
+        }
+        let key = |wait: &Wait| (wait.resource.clone(), named(&wait.cause, wait.unit.as_deref()));
+        let waits_before: BTreeMap<_, _> = before.waits.iter().map(|wait| (key(wait), wait.ns)).collect();
+        for wait in &after.waits {
+            let before = waits_before.get(&key(wait)).copied().unwrap_or(0);
+            let sum = self.waits.entry(key(wait)).or_default();
+            *sum = sum.saturating_add(increase(before, wait.ns));
+        }
+        self.verdicts.clone_from(&after.verdicts);
+    }
+}
+
+/// The increase of a sum. A sum that is smaller than before is of a daemon that started meanwhile.
+fn increase(before: u64, after: u64) -> u64 {
+    after.checked_sub(before).unwrap_or(after)
+}
+
+/// The mean of a unit's memory, without its sub-units, in bytes; `None` if memory is not simulated.
+fn own_memory(accounts: &[Account], of: &Account) -> Option<u64> {
+    let used = |account: &Account| Some(account.memory.as_ref()?.used_mean);
+    let is_child = |path: &str| {
+        path.strip_prefix(&of.unit)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .is_some_and(|rest| !rest.contains('/'))
+    };
+    let children = accounts.iter().filter(|account| is_child(&account.unit));
+    Some(used(of)?.saturating_sub(children.filter_map(used).sum()))
 }
 
 /// The 99th percentile of a histogram, in ns, interpolated within its class. The classes are those of the
 /// scheduler, which double. `None` without latencies.
-fn p99(classes: &[(Time, u64)], max_ns: Time) -> Option<f64> {
-    let count: u64 = classes.iter().map(|(_, count)| count).sum();
+fn p99(classes: &BTreeMap<Time, u64>, max_ns: Time) -> Option<f64> {
+    let count = classes.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
     let rank = (count * 99).div_ceil(100);
     let mut before = 0;
     for (below_ns, in_class) in classes {
@@ -223,9 +251,9 @@ mod tests {
     fn a_percentile_is_interpolated() {
         let close = |a: Option<f64>, b: f64| (a.unwrap_or(-1.0) - b).abs() < 1.0;
         // 100 call-backs: the 99th is the ninth of ten in the class from 2,048 to 4,096 ns.
-        assert!(close(p99(&[(2_048, 90), (4_096, 10)], 4_000), 2_048.0 + 0.9 * 1_952.0));
-        assert!(close(p99(&[(2_048, 1)], 1_500), 1_500.0));
-        assert_eq!(p99(&[], 0), None);
-        assert_eq!(p99(&[(2_048, 0)], 0), None);
+        assert!(close(p99(&[(2_048, 90), (4_096, 10)].into(), 4_000), 2_048.0 + 0.9 * 1_952.0));
+        assert!(close(p99(&[(2_048, 1)].into(), 1_500), 1_500.0));
+        assert_eq!(p99(&BTreeMap::new(), 0), None);
+        assert_eq!(p99(&[(2_048, 0)].into(), 0), None);
     }
 }

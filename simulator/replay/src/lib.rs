@@ -10,16 +10,18 @@
 //!
 //! # What is replayed
 //!
-//! Each task computes and sleeps as long as it did. A sleep after requests to a disk becomes a transfer of as
-//! many bytes, whose length the simulated disk decides. A task that computed when the recording ended
-//! computes on. Tasks in no unit are replayed, too, since they take CPU time from the units.
+//! Each task computes as long as it did, and forks its children where it did. A sleep from which another task
+//! of a unit woke it lasts until that task has come as far. A sleep after requests to a disk becomes a
+//! transfer of as many bytes, whose length the simulated disk decides. Other sleeps last as long as they did.
+//! A task that was there when the recording ended begins again, since the replay may be faster. Tasks in no
+//! unit are replayed, too, since they take CPU time from the units.
 //!
 //! # Limits
 //!
-//! A child starts at its recorded time, even if its parent is slower; a task does not wait for another task's
-//! message, but for the recorded time. Writes that the kernel made later on behalf of a task are not
-//! replayed. Pages of files are not replayed: a request to a disk is one in the simulation, too, whatever is
-//! cached. The scheduler is always Commonhold's, also where the recorded backend was `cgroup` or `user`.
+//! A wake-up by an interrupt comes at its recorded time, even if another task caused it. Writes that the
+//! kernel made later on behalf of a task are not replayed, and neither are affinity and nice values. Pages of
+//! files are not replayed: a request to a disk is one in the simulation, too, whatever is cached. The
+//! scheduler is always Commonhold's, also where the recorded backend was `cgroup` or `user`.
 
 pub mod bounds;
 pub mod figures;

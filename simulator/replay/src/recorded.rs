@@ -1,12 +1,13 @@
 //! Folds the blocks of a recording into tasks and measured figures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use commonhold_contract::Contract;
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_recording::{
-    Block, DiskSample, End, Event, Header, Left, Method, ProcessSample, Reader, RecordingError, Sample, Usage,
+    Block, DiskSample, End, Event, Header, HoldingChange, Left, Method, ProcessSample, Reader,
+    RecordingError, Sample, Usage,
 };
 use commonhold_sim::Time;
 use commonhold_sim::trace::{self, History, Step, SwitchReason, Transfer};
@@ -18,6 +19,14 @@ use crate::figures::{Figures, UnitFigures};
 const ASLEEP_MIN: u64 = 50;
 /// The most bursts into which a thread's CPU time in an interval is divided.
 const BURSTS_MAX: u64 = 32;
+
+/// The most steps of all tasks, so that they fit in memory: some GiB. A hostile file of some KiB could have
+/// more.
+const STEPS_MAX: usize = 100_000_000;
+const DAY_NS: Time = 86_400_000_000_000;
+const LENGTH_MAX_NS: Time = 366 * DAY_NS;
+/// The most units whose home CPUs are kept.
+const UNITS_MAX: usize = 1 << 16;
 
 /// The most delays of interrupts that are kept.
 pub const DELAYS_MAX: usize = 1_000;
@@ -39,8 +48,14 @@ pub enum ReplayError {
     #[error("{0}")]
     Empty(&'static str),
     /// Tasks of the recording are in units that the contract lacks.
-    #[error("the contract has no unit {}: the recording has tasks in there; add it, or record again", .0.join(", "))]
+    #[error("it has no unit {}, in which the recording has tasks", .0.join(", "))]
     Units(Vec<String>),
+    /// The recording is longer than a simulation may be.
+    #[error("the recording says that it lasted {} days, and a replay lasts at most a year: it is damaged", .0 / DAY_NS)]
+    Length(Time),
+    /// More steps than a replay has room for.
+    #[error("the recording has more than {STEPS_MAX} bursts and sleeps: record for less time")]
+    Steps,
     /// More tasks than a scenario has room for.
     #[error("the recording has {tasks} tasks, and a replay at most {most}: record for less time")]
     Tasks {
@@ -60,6 +75,10 @@ pub struct Recorded {
     pub end: Option<End>,
     /// Where it is damaged. What follows is missing.
     pub damage: Option<String>,
+    /// Since when and why CPU time was not held, if that happened.
+    pub not_held: Option<HoldingChange>,
+    /// The most processes and threads that the recorder left out at a time, as there were too many.
+    pub left_out: u32,
     /// The number of switches that are missing: a task left a CPU on which another one had run last.
     pub missing: u64,
     /// The number of events that were impossible in the state of their task, since others are missing.
@@ -76,12 +95,15 @@ pub struct Recorded {
     pub processes: BTreeMap<u32, u32>,
     /// By process: the mean of its own memory, in bytes.
     pub memory: BTreeMap<u32, u64>,
+    /// The processes that were there when the recording began.
+    pub present: BTreeSet<u32>,
     /// The first and the last sample of each disk, in the order of the first.
     pub disks: Vec<(DiskSample, DiskSample)>,
     /// How long an interrupt took to arrive: how long woken tasks waited for a CPU of their own unit that was
-    /// idle or on loan, in ns, ascending. At most [`DELAYS_MAX`] of them, evenly spaced; empty without
-    /// events.
+    /// on loan, in ns, ascending. At most [`DELAYS_MAX`] of them, evenly spaced; empty without events.
     pub delays_ns: Vec<Time>,
+    /// The same for a CPU that was idle.
+    pub idle_delays_ns: Vec<Time>,
     /// What was measured.
     pub measured: Figures,
 }
@@ -101,7 +123,7 @@ impl Recorded {
         let mut fold = Fold::default();
         let damage = loop {
             match reader.next_block() {
-                Ok(Some(block)) => fold.block(block),
+                Ok(Some(block)) => fold.block(block)?,
                 Ok(None) => break None,
                 Err(error @ RecordingError::Damaged { .. }) => break Some(error.to_string()),
                 Err(error) => return Err(error.into()),
@@ -132,14 +154,24 @@ struct Fold {
     last: Option<Sample>,
     /// By process: the sum and the number of samples of its own memory.
     memory: BTreeMap<u32, (u64, u64)>,
-    /// By unit: the sums of its memory in all samples, and their number.
-    unit_memory: BTreeMap<String, (u64, u64)>,
+    /// By unit: the sum of its processes' own memory in all samples.
+    unit_memory: BTreeMap<String, u64>,
+    /// The number of samples with processes.
+    memory_samples: u64,
+    present: BTreeSet<u32>,
     contract_changes: usize,
+    not_held: Option<HoldingChange>,
+    left_out: u32,
+    /// The steps of all tasks so far.
+    steps: usize,
+    /// By unit: what its accounts say of the time between samples.
+    accounts: BTreeMap<String, UnitFigures>,
     end: Option<End>,
     /// Woken tasks that have not run yet, with the time when they were woken.
     woken: BTreeMap<u32, Time>,
-    /// How long woken tasks waited for a CPU of their own unit that was idle or on loan.
+    /// How long woken tasks waited for a CPU of their own unit that was on loan, or idle.
     delays: Vec<Time>,
+    idle_delays: Vec<Time>,
     /// Each unit's home CPUs, by the last sample.
     owned: BTreeMap<String, CpuSet>,
     /// With clocks: each thread's steps.
@@ -155,17 +187,17 @@ struct Clocked {
     begin: Option<Time>,
     until: Time,
     waited_ns: Time,
-    bursts: u64,
     /// Whether it was runnable to the end of its last interval.
     runnable: bool,
 }
 
 impl Fold {
-    fn block(&mut self, block: Block) {
+    fn block(&mut self, block: Block) -> Result<(), ReplayError> {
         match block {
             Block::Threads(threads) => {
+                // Events from before `seen_ns` follow: the recorder holds them back to put them in order. So
+                // the history's time does not advance here.
                 for thread in threads {
-                    self.history.advance(thread.seen_ns);
                     if !thread.unit.is_empty() {
                         self.history.add_member(thread.tid, &thread.unit);
                         self.units.insert(thread.tid, thread.unit);
@@ -174,18 +206,31 @@ impl Fold {
                 }
             }
             Block::Events(events) => {
+                // An event ends a burst and a sleep at most.
+                let events_steps = 2 * events.len();
                 for timed in events {
                     self.history.advance(timed.at_ns);
                     self.resume(&timed.event);
                     self.time_interrupt(timed.at_ns, &timed.event);
                     self.impossible += u64::from(self.history.event(converted(timed.event)).is_err());
                 }
+                self.steps = self.steps.saturating_add(events_steps);
             }
             Block::Usage(usage) => self.usage(&usage),
             Block::Sample(sample) => self.sample(sample),
             Block::Contract(_) => self.contract_changes += 1,
+            Block::Holding(change) if change.resource == "cpu" && !change.is_held => {
+                self.not_held.get_or_insert(change);
+            }
+            Block::Holding(_) => {}
             Block::End(end) => self.end = Some(end),
         }
+        let last_ns =
+            self.history.now().max(self.clocked_until).max(self.end.as_ref().map_or(0, |end| end.at_ns));
+        if last_ns > LENGTH_MAX_NS {
+            return Err(ReplayError::Length(last_ns));
+        }
+        if self.steps > STEPS_MAX { Err(ReplayError::Steps) } else { Ok(()) }
     }
 
     /// If a task leaves a CPU on which another one was seen last, a switch is missing: the other one has
@@ -194,7 +239,7 @@ impl Fold {
         let Event::Switch { cpu, from, to, .. } = *event else { return };
         if let Some(last) = self.running.insert(cpu, to).filter(|last| *last != from) {
             self.missing += 1;
-            // Neither is an error: the state machine takes both from any state.
+            // These repair the state, so whether they were possible does not matter.
             let _ = self.history.event(trace::Event::Vanish { pid: last });
             let came = trace::Event::Switch { from: 0, reason: SwitchReason::Preempted, to: from };
             let _ = self.history.event(came);
@@ -206,15 +251,27 @@ impl Fold {
     fn time_interrupt(&mut self, at: Time, event: &Event) {
         match *event {
             Event::Wake { thread, .. } => {
-                self.woken.insert(thread, at);
+                let unit = self.history.unit_of(thread).map(outermost);
+                let owned = unit.and_then(|unit| self.owned.get(unit));
+                let is_free = |cpu| match self.running.get(&cpu) {
+                    None => false,
+                    Some(0) => true,
+                    Some(running) => self.is_guest(*running, unit),
+                };
+                if owned.is_some_and(|owned| owned.iter().any(is_free)) {
+                    self.woken.entry(thread).or_insert(at);
+                }
             }
             Event::Switch { cpu, from, left, to } => {
+                // A thread that runs cannot be woken: the event had no effect.
+                self.woken.remove(&from);
                 let Some(woken) = self.woken.remove(&to) else { return };
-                let Some(unit) = self.history.unit_of(to) else { return };
-                let is_own = self.owned.get(outermost(unit)).is_some_and(|owned| owned.contains(cpu));
-                let is_guest = left == Left::Preempted
-                    && self.history.unit_of(from).is_none_or(|other| outermost(other) != outermost(unit));
-                if is_own && (from == 0 || is_guest) {
+                let unit = self.history.unit_of(to).map(outermost);
+                let is_own =
+                    unit.and_then(|unit| self.owned.get(unit)).is_some_and(|owned| owned.contains(cpu));
+                if is_own && from == 0 {
+                    self.idle_delays.push(at.saturating_sub(woken));
+                } else if is_own && left == Left::Preempted && self.is_guest(from, unit) {
                     self.delays.push(at.saturating_sub(woken));
                 }
             }
@@ -226,6 +283,12 @@ impl Fold {
         }
     }
 
+    /// Whether a task is in another outermost unit. Tasks in no unit are not guests: the scheduler runs them
+    /// anywhere, and does not call CPUs back from them.
+    fn is_guest(&self, task: u32, unit: Option<&str>) -> bool {
+        self.history.unit_of(task).is_some_and(|other| Some(outermost(other)) != unit)
+    }
+
     fn usage(&mut self, usage: &Usage) {
         let begin = usage.at_ns.saturating_sub(usage.over_ns);
         for thread in &usage.threads {
@@ -234,17 +297,18 @@ impl Fold {
             if begin > clocked.until && !clocked.steps.is_empty() {
                 clocked.steps.push(Step::Sleep(begin - clocked.until));
             }
-            let busy = thread.ran_ns.saturating_add(thread.waited_ns);
+            let ran_ns = thread.ran_ns.min(usage.over_ns);
+            let busy = ran_ns.saturating_add(thread.waited_ns);
             let asleep = usage.over_ns.saturating_sub(busy);
             let is_runnable = asleep < usage.over_ns / ASLEEP_MIN;
             let bursts = if is_runnable { 1 } else { u64::from(thread.turns).clamp(1, BURSTS_MAX) };
+            self.steps += usize::try_from(2 * bursts).unwrap_or(usize::MAX);
             for _ in 0..bursts {
-                clocked.steps.push(Step::Cpu((thread.ran_ns / bursts).max(1_000)));
+                clocked.steps.push(Step::Cpu((ran_ns / bursts).max(1_000)));
                 if !is_runnable {
                     clocked.steps.push(Step::Sleep((asleep / bursts).max(1_000)));
                 }
             }
-            clocked.bursts += if is_runnable { 0 } else { bursts };
             clocked.waited_ns = clocked.waited_ns.saturating_add(thread.waited_ns);
             (clocked.until, clocked.runnable) = (usage.at_ns, is_runnable);
         }
@@ -252,24 +316,38 @@ impl Fold {
     }
 
     fn sample(&mut self, sample: Sample) {
+        self.left_out = self.left_out.max(sample.processes_left_out);
         for ProcessSample { pid, anonymous, .. } in &sample.processes {
             let (sum, count) = self.memory.entry(*pid).or_default();
             *sum = sum.saturating_add(*anonymous);
             *count += 1;
-        }
-        for unit in &sample.units {
-            if let Some(memory) = &unit.memory {
-                let (sum, count) = self.unit_memory.entry(unit.path.clone()).or_default();
-                *sum = sum.saturating_add(memory.used);
-                *count += 1;
+            if let Some(unit) = self.units.get(pid) {
+                let sum = self.unit_memory.entry(unit.clone()).or_default();
+                *sum = sum.saturating_add(*anonymous);
             }
+        }
+        if !sample.processes.is_empty() {
+            if self.memory_samples == 0 {
+                self.present = sample.processes.iter().map(|process| process.pid).collect();
+            }
+            self.memory_samples += 1;
         }
         if sample.units.is_empty() && self.first.is_some() {
             // No daemon answered: its accounts continue in a later sample.
             return;
         }
+        // A unit that was not there in the sample before has begun its accounts since.
         for unit in &sample.units {
-            if let Ok(owned) = unit.owned.parse() {
+            if self.accounts.len() < UNITS_MAX || self.accounts.contains_key(&unit.path) {
+                let find = |last: &Sample| last.units.iter().find(|other| other.path == unit.path).cloned();
+                let before = self.last.as_ref().map(|last| find(last).unwrap_or_default());
+                let figures =
+                    self.accounts.entry(unit.path.clone()).or_insert_with(|| UnitFigures::of(&unit.path));
+                figures.account(before.as_ref().unwrap_or(unit), unit);
+            }
+            if (self.owned.len() < UNITS_MAX || self.owned.contains_key(&unit.path))
+                && let Ok(owned) = unit.owned.parse()
+            {
                 self.owned.insert(unit.path.clone(), owned);
             }
         }
@@ -303,11 +381,15 @@ impl Fold {
         let mean = |(sum, count): &(u64, u64)| sum / (*count).max(1);
         Ok(Recorded {
             memory: self.memory.iter().map(|(pid, sums)| (*pid, mean(sums))).collect(),
+            present: std::mem::take(&mut self.present),
             disks: self.disks(),
             delays_ns: spaced(std::mem::take(&mut self.delays)),
+            idle_delays_ns: spaced(std::mem::take(&mut self.idle_delays)),
             header,
             end: self.end,
             damage,
+            not_held: self.not_held,
+            left_out: self.left_out,
             missing: self.missing,
             impossible: self.impossible,
             machine,
@@ -324,11 +406,13 @@ impl Fold {
         let length_ns = self.end.as_ref().map_or(self.clocked_until, |end| end.at_ns);
         let clocks = std::mem::take(&mut self.clocks);
         let units = &self.units;
-        let tasks = clocks.into_iter().filter_map(|(tid, clocked)| {
+        let tasks = (0..).zip(clocks).filter_map(|(serial, (tid, clocked))| {
             let lasted = clocked.until.saturating_add(1_000_000_000) >= length_ns;
             let mut waits = trace::Waits::default();
             waits.sum_ns = clocked.waited_ns;
             Some(trace::Recorded {
+                serial,
+                parent: None,
                 pid: tid,
                 unit: units.get(&tid)?.clone(),
                 start_ns: clocked.begin.unwrap_or(0),
@@ -336,7 +420,7 @@ impl Fold {
                 waits,
                 end: match (clocked.runnable, lasted) {
                     (true, true) => trace::End::Computing,
-                    (false, true) => trace::End::Asleep,
+                    (false, true) => trace::End::Asleep { slept_ns: length_ns.saturating_sub(clocked.until) },
                     (_, false) => trace::End::Gone,
                 },
             })
@@ -364,8 +448,8 @@ impl Fold {
             unit.responses.merge(&task.waits.responses);
             for step in &task.steps {
                 match step {
-                    Step::Cpu(_) => {}
-                    Step::Sleep(_) => unit.sleeps += 1,
+                    Step::Cpu(_) | Step::Fork { .. } | Step::Wake { .. } => {}
+                    Step::Sleep(_) | Step::Wait { .. } => unit.sleeps += 1,
                     Step::Transfer { bytes, .. } => {
                         unit.sleeps += 1;
                         unit.transferred = unit.transferred.saturating_add(*bytes);
@@ -376,13 +460,14 @@ impl Fold {
         let events = method == Method::Events;
         for unit in units.values_mut() {
             unit.has_wakes = events;
-            let path = unit.unit.clone();
-            unit.memory = self.unit_memory.get(&path).map(|(sum, count)| sum / (*count).max(1));
-            let find = |sample: &Option<Sample>| {
-                sample.as_ref().and_then(|sample| sample.units.iter().find(|unit| unit.path == path).cloned())
-            };
-            let (Some(first), Some(last)) = (find(&self.first), find(&self.last)) else { continue };
-            unit.account(&first, &last);
+            let path = &unit.unit;
+            unit.memory = self.unit_memory.get(path).and_then(|sum| sum.checked_div(self.memory_samples));
+            let Some(account) = self.accounts.get(path) else { continue };
+            unit.called_back = account.called_back;
+            unit.call_back_classes.clone_from(&account.call_back_classes);
+            unit.call_back_max_ns = account.call_back_max_ns;
+            unit.waits.clone_from(&account.waits);
+            unit.verdicts.clone_from(&account.verdicts);
         }
         Figures::new(activity.length_ns, units.into_values().collect())
     }
@@ -412,7 +497,9 @@ fn converted(event: Event) -> trace::Event {
             };
             trace::Event::Switch { from, reason, to }
         }
-        Event::Wake { thread, .. } => trace::Event::Wake { pid: thread },
+        Event::Wake { thread, by, by_interrupt, .. } => {
+            trace::Event::Wake { pid: thread, by: if by_interrupt { 0 } else { by } }
+        }
         Event::Fork { parent, child } => trace::Event::Fork { parent, child },
         Event::Transfer { thread, device, sector, bytes, write } => {
             let transfer = Transfer { device, sector, bytes: u64::from(bytes), write };

@@ -19,6 +19,8 @@ pub struct WhatIf {
     pub about: String,
     /// The recorded contract's text.
     pub recorded_contract: String,
+    /// The recorded machine, as the text of a machine file.
+    pub recorded_machine: String,
     /// What leaves the recording or the replay in doubt, in sentences.
     pub doubts: Vec<String>,
     /// What was measured.
@@ -61,7 +63,7 @@ fn number(compared: &Compared, trust: Trust) -> usize {
 /// The report as text.
 pub fn text(what_if: &WhatIf, style: Style) -> String {
     let check = what_if.check();
-    let mut text = format!("{}\n{}\n\n", clean(&what_if.recording), what_if.about);
+    let mut text = format!("{}\n{}\n\n", clean(&what_if.recording), clean(&what_if.about));
     for doubt in &what_if.doubts {
         text += &lines(&format!("note: {doubt}"), style);
     }
@@ -332,6 +334,7 @@ struct Json<'a> {
     recording: &'a str,
     about: &'a str,
     recorded_contract: &'a str,
+    recorded_machine: &'a str,
     doubts: &'a [String],
     length_ns: u64,
     recorded: Vec<JsonUnit<'a>>,
@@ -353,6 +356,7 @@ pub fn json(what_if: &WhatIf) -> String {
         recording: &what_if.recording,
         about: &what_if.about,
         recorded_contract: &what_if.recorded_contract,
+        recorded_machine: &what_if.recorded_machine,
         doubts: &what_if.doubts,
         length_ns: what_if.recorded.length_ns,
         recorded: units_of(&what_if.recorded),

@@ -2,7 +2,7 @@
 
 use commonhold_replay::{Figures, UnitFigures};
 use commonhold_report::table::Style;
-use commonhold_sim::latencies::Latencies;
+use commonhold_sim::Latencies;
 use commonhold_sim_report::what_if::{self, WhatIf};
 
 const MS: u64 = 1_000_000;
@@ -43,6 +43,7 @@ fn example() -> WhatIf {
         recording: "tuesday.rec".to_owned(),
         about: "10.0 s of 8 tasks in 2 units".to_owned(),
         recorded_contract: "version = 1\n".to_owned(),
+        recorded_machine: "shape = \"cpus:2\"\n".to_owned(),
         doubts: vec!["3 events were lost; bursts and sleeps around them are wrong".to_owned()],
         recorded,
         replayed,
