@@ -3,6 +3,7 @@
 # only: with --all
 # seconds: 600
 # memory: 3072
+# cpus: 2
 # needs: commonhold commonhold-record
 # after: compare-rt-app
 # Examples of rt-app, as its Debian package has them, run live under the kernel backend and are recorded. After the test, the host
@@ -22,7 +23,7 @@ starts() {
 	wait_for 30 grep -q recording recorded
 }
 ends_recording() {
-	kill -INT $recorder
+	kill -TERM $recorder
 	wait $recorder
 	detail=$(tail -n 1 recorded)
 }
@@ -35,12 +36,14 @@ runs() {
 	[ $status -eq 0 ] || [ $status -eq 124 ]
 }
 
+# Some examples write into the kernel's trace.
+mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug
 ok "the daemon holds the contract" start_daemon /job/contracts/replays.toml --backend kernel || exit 1
 for example in tutorial/example1 tutorial/example2 tutorial/example4 tutorial/example7 mp3-short browser-short; do
-	name=$(basename $example)
-	ok "$name: the recorder runs" starts "$name" || continue
+	file=${example#*/}
+	ok "$file: the recorder runs" starts "$file" || continue
 	pause 2
-	ok "$name: rt-app runs" runs $example
+	ok "$file: rt-app runs" runs $example
 	pkill -KILL '^rt-app'
-	ok "$name is recorded" ends_recording
+	ok "$file is recorded" ends_recording
 done
