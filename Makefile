@@ -49,6 +49,8 @@ audit: ## licences, sources and advisories of dependencies, by cargo-deny
 fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolchain)
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
+	fuzz/run 60 workloads
+	fuzz/run 60 recording
 
 random: ## 20,000 random scenarios, 2,000 of nested disciplines, 300 contracts prone to starvation, and each kernel call failing once
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
