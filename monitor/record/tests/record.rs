@@ -2,6 +2,9 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../crates/live/tests/support/skipped.rs"]
+mod skipped;
+
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,14 +17,18 @@ use std::time::{Duration, Instant};
 use commonhold_command::place::socket;
 use commonhold_ledger::{Account, Statement};
 use commonhold_protocol::replies::{MembersReply, PaceReply, StatusReply};
-use commonhold_recording::{Block, End, Reader, Sample, Why};
+use commonhold_recording::{Block, End, Event, Reader, Sample, Why};
 use serde_json::{Value, json};
 
 /// Starts `record a.rec` in this folder, which is the daemon's, too.
 fn start(folder: &Path, arguments: &[&str]) -> Child {
+    start_by("clocks", folder, arguments)
+}
+
+fn start_by(method: &str, folder: &Path, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_commonhold-record"))
         .current_dir(folder)
-        .args(["record", "a.rec", "--method", "clocks", "--directory", "."])
+        .args(["record", "a.rec", "--method", method, "--directory", "."])
         .args(arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -133,6 +140,35 @@ fn a_unit_that_is_gone_costs_no_sample() {
     assert!(samples.len() >= 3 && samples.iter().all(|sample| sample.units.len() == 2), "{samples:?}");
     assert!(!units.is_empty() && units.iter().all(|unit| unit == "here"), "{units:?}");
     assert_eq!((end.why, end.without_accounts_ns), (Why::Time, 0));
+}
+
+/// A thread that sleeps and is woken by a timer, again and again, is in the recording.
+#[test]
+fn events_of_the_scheduler_are_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(socket(folder.path())).unwrap();
+    thread::spawn(move || {
+        serve(listener.accept().unwrap().0, |method, parameters| Some(answer(method, parameters)));
+    });
+    thread::spawn(|| {
+        loop {
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let (code, said) = end(start_by("events", folder.path(), &["--every", "250ms", "--for", "1s"]));
+    if code == Some(77) {
+        return skipped::skipped(said.lines().next().unwrap_or_default());
+    }
+    assert_eq!(code, Some(0), "{said}");
+    let mut reader = Reader::open(File::open(folder.path().join("a.rec")).unwrap()).unwrap();
+    let (mut wakes, mut switches) = (0, 0);
+    while let Some(block) = reader.next_block().unwrap() {
+        if let Block::Events(events) = block {
+            wakes += events.iter().filter(|timed| matches!(timed.event, Event::Wake { .. })).count();
+            switches += events.iter().filter(|timed| matches!(timed.event, Event::Switch { .. })).count();
+        }
+    }
+    assert!(wakes > 50 && switches > 50, "{wakes} wake-ups, {switches} switches");
 }
 
 #[test]

@@ -172,6 +172,12 @@ fn doubts(recorded: &Recorded) -> Vec<String> {
         };
         doubts.push(format!("{since}CPU time was {}; the replay holds it", output::shown(&change.how)));
     }
+    if !recorded.knows_wakers {
+        doubts.push(
+            "the recorder could not tell what woke threads: in the replay, no thread waits for another"
+                .to_owned(),
+        );
+    }
     if recorded.left_out > 0 {
         doubts.push(format!(
             "the recorder left {} out, as there were too many; their CPU time counts for no unit",

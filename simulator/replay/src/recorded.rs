@@ -7,7 +7,7 @@ use commonhold_contract::Contract;
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_recording::{
     Block, DiskSample, End, Event, Header, HoldingChange, Left, Method, ProcessSample, Reader,
-    RecordingError, Sample, Usage,
+    RecordingError, Sample, UnitSample, Usage,
 };
 use commonhold_sim::Time;
 use commonhold_sim::trace::{self, History, Step, SwitchReason, Transfer};
@@ -27,6 +27,9 @@ const DAY_NS: Time = 86_400_000_000_000;
 const LENGTH_MAX_NS: Time = 366 * DAY_NS;
 /// The most units whose home CPUs are kept.
 const UNITS_MAX: usize = 1 << 16;
+
+/// Among as many wake-ups, some are by threads.
+const WAKES_MIN: u64 = 1_000;
 
 /// The most delays of interrupts that are kept.
 pub const DELAYS_MAX: usize = 1_000;
@@ -75,6 +78,8 @@ pub struct Recorded {
     pub end: Option<End>,
     /// Where it is damaged. What follows is missing.
     pub damage: Option<String>,
+    /// Whether the recorder could tell wake-ups by threads from those by interrupts.
+    pub knows_wakers: bool,
     /// Since when and why CPU time was not held, if that happened.
     pub not_held: Option<HoldingChange>,
     /// The most processes and threads that the recorder left out at a time, as there were too many.
@@ -160,6 +165,9 @@ struct Fold {
     memory_samples: u64,
     present: BTreeSet<u32>,
     contract_changes: usize,
+    /// Wake-ups by interrupts or by what is unknown, and by threads.
+    wakes_by_interrupts: u64,
+    wakes_by_threads: u64,
     not_held: Option<HoldingChange>,
     left_out: u32,
     /// The steps of all tasks so far.
@@ -250,7 +258,10 @@ impl Fold {
     /// runs it as soon as the interrupt arrives.
     fn time_interrupt(&mut self, at: Time, event: &Event) {
         match *event {
-            Event::Wake { thread, .. } => {
+            Event::Wake { thread, by_interrupt, .. } => {
+                let wakes =
+                    if by_interrupt { &mut self.wakes_by_interrupts } else { &mut self.wakes_by_threads };
+                *wakes += 1;
                 let unit = self.history.unit_of(thread).map(outermost);
                 let owned = unit.and_then(|unit| self.owned.get(unit));
                 let is_free = |cpu| match self.running.get(&cpu) {
@@ -336,14 +347,20 @@ impl Fold {
             // No daemon answered: its accounts continue in a later sample.
             return;
         }
+        let last = self.last.take();
+        let before: BTreeMap<&str, &UnitSample> =
+            last.iter().flat_map(|last| &last.units).map(|unit| (unit.path.as_str(), unit)).collect();
         // A unit that was not there in the sample before has begun its accounts since.
+        let new = UnitSample::default();
         for unit in &sample.units {
             if self.accounts.len() < UNITS_MAX || self.accounts.contains_key(&unit.path) {
-                let find = |last: &Sample| last.units.iter().find(|other| other.path == unit.path).cloned();
-                let before = self.last.as_ref().map(|last| find(last).unwrap_or_default());
+                let before = match last {
+                    Some(_) => before.get(unit.path.as_str()).copied().unwrap_or(&new),
+                    None => unit,
+                };
                 let figures =
                     self.accounts.entry(unit.path.clone()).or_insert_with(|| UnitFigures::of(&unit.path));
-                figures.account(before.as_ref().unwrap_or(unit), unit);
+                figures.account(before, unit);
             }
             if (self.owned.len() < UNITS_MAX || self.owned.contains_key(&unit.path))
                 && let Ok(owned) = unit.owned.parse()
@@ -388,6 +405,7 @@ impl Fold {
             header,
             end: self.end,
             damage,
+            knows_wakers: self.wakes_by_threads > 0 || self.wakes_by_interrupts < WAKES_MIN,
             not_held: self.not_held,
             left_out: self.left_out,
             missing: self.missing,

@@ -151,14 +151,14 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *before, struct task_st
 	return 0;
 }
 
-static int woken(struct task_struct *task)
+static int woken(struct task_struct *task, bool by_interrupt)
 {
 	struct event event = {
 		.at = bpf_ktime_get_ns(),
 		.thread = task->pid,
 		.other = (u32)bpf_get_current_pid_tgid(),
 		.kind = WAKE,
-		.detail = in_interrupt(),
+		.detail = by_interrupt,
 	};
 
 	report(&event, SHORT);
@@ -168,13 +168,26 @@ static int woken(struct task_struct *task)
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *task)
 {
-	return woken(task);
+	return woken(task, in_interrupt());
 }
 
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_first_wakeup, struct task_struct *task)
 {
-	return woken(task);
+	return woken(task, in_interrupt());
+}
+
+/* Loaded instead of these two if the kernel does not give the address of its count: without CONFIG_KALLSYMS_ALL. */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup_by_any, struct task_struct *task)
+{
+	return woken(task, 1);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(on_first_wakeup_by_any, struct task_struct *task)
+{
+	return woken(task, 1);
 }
 
 SEC("tp_btf/sched_process_fork")

@@ -58,7 +58,7 @@ impl Events {
     /// Why the kernel refuses, in words.
     pub(super) fn attach() -> Result<Events, String> {
         let quiet = libbpf_rs::set_print(Some((PrintLevel::Warn, |_, _| ())));
-        let loaded = load();
+        let loaded = load(true).or_else(|_| load(false));
         libbpf_rs::set_print(quiet);
         let object = loaded.map_err(|error| format!("the kernel does not load the program: {error:#}"))?;
         let drained = Rc::new(RefCell::new(Vec::new()));
@@ -119,7 +119,8 @@ impl Events {
     }
 }
 
-fn load() -> libbpf_rs::Result<Object> {
+/// Loads the program. `knows_interrupts`: a wake-up says whether an interrupt caused it.
+fn load(knows_interrupts: bool) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
     let inner = buffer()?;
     for mut map in open.maps_mut() {
@@ -140,8 +141,11 @@ fn load() -> libbpf_rs::Result<Object> {
         }
     }
     for mut program in open.progs_mut() {
-        if program.name() == "on_request" {
-            program.set_autoload(has_disks);
+        match &*program.name().to_string_lossy() {
+            "on_request" => program.set_autoload(has_disks),
+            "on_wakeup" | "on_first_wakeup" => program.set_autoload(knows_interrupts),
+            "on_wakeup_by_any" | "on_first_wakeup_by_any" => program.set_autoload(!knows_interrupts),
+            _ => {}
         }
     }
     open.load()
