@@ -49,21 +49,27 @@ impl Parent {
         state(self.member) == Some('S') && self.stopped().is_empty()
     }
 
-    /// Whether no `script` has a SIGCHLD pending. It learns of its child by that signal alone. A second one
-    /// is merged with the first: it would learn that its child continued, and not that it stopped again.
+    /// Whether no process with a signalfd, such as `script` and `su -P`, has a SIGCHLD pending. It learns of
+    /// its child by that signal alone. A second one is merged with the first: it would learn that its child
+    /// continued, and not that it stopped again.
     fn has_handled_signals(&self) -> bool {
-        let pending = |pid: &u32| {
+        let is_pending = |pid: u32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let sets = status
                 .lines()
                 .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")));
-            status.starts_with("Name:\tscript\n")
-                && sets
-                    .filter_map(|set| u64::from_str_radix(set.trim(), 16).ok())
-                    .any(|set| set & 1 << (libc::SIGCHLD - 1) != 0)
+            sets.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok())
+                .any(|set| set & 1 << (libc::SIGCHLD - 1) != 0)
         };
-        !descendants(self.job.pid()).iter().any(pending)
+        !descendants(self.job.pid()).into_iter().any(|pid| has_signalfd(pid) && is_pending(pid))
     }
+}
+
+fn has_signalfd(pid: u32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files
+        .filter_map(|file| std::fs::read_link(file.path()).ok())
+        .any(|at| at.ends_with("anon_inode:[signalfd]"))
 }
 
 impl Drop for Parent {

@@ -18,10 +18,11 @@ use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
 /// The maximum number of polls. An ancestor may be runnable all the time, busy with unrelated work.
-const ROUNDS_MAX: usize = 30;
-/// After this number of polls without a runnable follower, no follower is about to stop itself. One poll is
-/// too few: sudo learns of its child's stop from another of its own processes, and may sleep until then.
-const QUIET_ROUNDS: usize = 2;
+const ROUNDS_MAX: usize = 60;
+/// After this number of polls without a runnable follower, no follower is about to stop itself. Few polls do
+/// not suffice: sudo learns of its child's stop from another of its own processes, and sleeps until then, and
+/// once more until its terminal has taken what it wrote. On a busy host, each of these takes a time slice.
+const QUIET_ROUNDS: usize = 8;
 const ROUND: Duration = Duration::from_millis(5);
 
 /// The followers that are stopped, children before their parents. Call this before any process is continued.
