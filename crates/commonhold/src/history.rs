@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_command::place::Place;
 use commonhold_history::{Reader, Record, UnitUse};
+use commonhold_report::status::is_within;
 use commonhold_report::table::clean;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
@@ -128,11 +129,6 @@ impl<'a> Reading<'a> {
             _ => Ok(Exit::Ok),
         }
     }
-}
-
-/// Whether a unit is `around`, or is inside of it.
-fn is_within(path: &str, around: &str) -> bool {
-    path.strip_prefix(around).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A unit's row begins with the last part of its path, indented by its depth.

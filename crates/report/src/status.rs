@@ -160,7 +160,7 @@ pub fn only(statement: &mut Statement, unit: &str) -> bool {
     known
 }
 
-/// Whether `path` is a unit or one of its sub-units, at any depth.
+/// Whether the unit at `path` is `unit` or one of its sub-units, at any depth. Both are paths of units.
 pub fn is_within(path: &str, unit: &str) -> bool {
     path.strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -22,6 +22,7 @@ use commonhold_command::exit::{Exit, Failure};
 use commonhold_command::output;
 use commonhold_feed::Subscription;
 use commonhold_protocol::monitor::MonitorReply;
+use commonhold_report::status::is_within;
 use commonhold_report::table::{clean, wrap};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -119,11 +120,6 @@ fn lines(buffer: &Buffer) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Whether a path is that of `root` or of a unit in it.
-fn is_within(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The most units that an error names.

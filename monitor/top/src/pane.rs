@@ -7,6 +7,7 @@ use commonhold_protocol::monitor::UnitView;
 use commonhold_report::exchanges::{self, When};
 use commonhold_report::figures::{NOTHING, bytes, duration, rate};
 use commonhold_report::findings::{cause, remedy, sentence, word};
+use commonhold_report::status::is_within;
 use commonhold_report::table::{Paint, Style, Table, clean, wrap};
 
 use crate::columns::gauge;
@@ -105,7 +106,7 @@ fn cpus_on_loan(loans: &[CpuLoan], of: Option<&str>) -> Option<Table> {
     let mut table = Table::new(&["CPUs on loan from", "to", "CPUs"]);
     let mut any = false;
     for loan in loans {
-        let is_of = |path: &str| of.is_none_or(|root| crate::is_within(path, root));
+        let is_of = |path: &str| of.is_none_or(|root| is_within(path, root));
         if of.is_some() && is_of(&loan.lender) == is_of(&loan.borrower) {
             continue;
         }

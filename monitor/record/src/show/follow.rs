@@ -22,6 +22,7 @@ use std::rc::Rc;
 
 use commonhold_machine::CpuSet;
 use commonhold_recording::{Event, Left, Thread, TimedEvent, UnitSample};
+use commonhold_report::status::is_within;
 
 /// CPU numbers are below this, as in lists of CPUs.
 const CPUS_MAX: u32 = 65_536;
@@ -557,11 +558,6 @@ fn see(followed: &mut Followed, at_ns: u64, out: &mut Vec<Piece>) {
     if !std::mem::replace(&mut followed.is_seen, true) {
         out.push(Piece::Seen(Seen { who: followed.who.clone(), at_ns, is_new: true }));
     }
-}
-
-/// Whether a unit is the other one, or inside it.
-pub(super) fn is_within(unit: &str, other: &str) -> bool {
-    unit.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Whether a thread of a unit borrows a CPU whose home unit is `home`. Threads in no unit do not borrow.
