@@ -44,7 +44,7 @@ on ana "mkdir sweep && cp /job/examples/sweep/* sweep && ln -s /job/commonhold-s
 as_ana "commonhold sim --new scenario" > /dev/null
 ok "the array and the merge are submitted" as_ana "./submit > submitted 2>&1"
 ok "all jobs end" soon 300 no_job_left
-ok "each task has run its part" parts_are_whole || note "$(head -n 3 $sweep/part-0.log)"
+ok "each task has run its part" parts_are_whole || note "$(head -n 3 $sweep/part-1.log)"
 ok "the parts are merged" merged
 as_ana "commonhold merge part-*.jsonl --json > merged.json"
 as_ana "commonhold sim scenario --sweep tickets.physics=50..400:50 --seeds 2 --json > whole.json"
@@ -54,7 +54,7 @@ ok "they are the whole sweep" cmp $sweep/merged.json $sweep/whole.json
 as_ana "head -n 1 part-4.jsonl > cut && mv cut part-4.jsonl && rm merge.log && sbatch merge.sbatch > submitted 2>&1"
 ok "the merge ends" soon 200 no_job_left
 ok "it names what is missing" lacks_a_run
-as_ana "rm merge.log; sbatch --array=3 array.sbatch > submitted 2>&1"
+as_ana "rm merge.log; sbatch --array=4 array.sbatch > submitted 2>&1"
 ok "the task alone completes its part" soon 200 no_job_left
 as_ana "commonhold merge part-*.jsonl --json > merged.json"
 ok "the parts are the whole sweep again" cmp $sweep/merged.json $sweep/whole.json

@@ -9,7 +9,7 @@ use commonhold_report::figures::count;
 use commonhold_sim_command::cli::{Merge, Shard};
 use commonhold_sim_report::sweep::{self, Sweep};
 
-use crate::run_files::{Header, Runs, read};
+use crate::run_files::{Header, Runs, is_unbegun, read};
 
 /// The most shards or points that a report of missing runs names, and the most seeds of each.
 const NAMED_MAX: usize = 10;
@@ -18,10 +18,18 @@ pub(crate) fn main(args: &Merge) -> Result<Exit, Failure> {
     let page = args.html.as_deref().map(Page::at).transpose()?;
     let mut merged = Merged::default();
     for file in &args.files {
+        if args.files.len() > 1 && is_unbegun(file)? {
+            let remedy = "its runs count as missing; repeat the command that wrote the file";
+            output::warn(&format!("note: {}: it has no whole line: {remedy}", file.display()));
+            continue;
+        }
         merged.add(file)?;
     }
     let Some((first, _)) = merged.first else {
-        return Err(Failure::new(Exit::Usage, "give the files that `commonhold sim --sweep` wrote"));
+        return Err(Failure::new(
+            Exit::NoInput,
+            "no file has a run; repeat the commands that wrote the files",
+        ));
     };
     if merged.doubled > 0 {
         let runs = count(merged.doubled, "run");

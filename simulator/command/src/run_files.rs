@@ -175,6 +175,21 @@ pub(crate) struct Content {
     pub(crate) is_torn: bool,
 }
 
+/// Whether a file has no whole line: the command that should have written it was ended before.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub(crate) fn is_unbegun(path: &Path) -> Result<bool, Failure> {
+    let cannot =
+        |e: io::Error| Failure::new(Exit::NoInput, format!("{}: cannot read it: {e}", path.display()));
+    if !fs::metadata(path).map_err(cannot)?.is_file() {
+        return Ok(false);
+    }
+    let mut lines = Lines { file: BufReader::new(File::open(path).map_err(cannot)?), whole: 0, number: 0 };
+    Ok(lines.next().map_err(cannot)?.is_none())
+}
+
 /// Reads a file, and passes each run to `each`, which may refuse it with a message.
 ///
 /// # Errors

@@ -23,19 +23,22 @@ use crate::sim::{self, Checked, Files};
 
 /// The most points: each is checked before the first run.
 const POINTS_MAX: u64 = 10_000;
+/// The most different warnings that are printed.
+const WARNINGS_MAX: usize = 5;
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
     let page = args.html.as_deref().map(Page::at).transpose()?;
     let points = Points::new(args)?;
     let first = points.check()?;
     let header = header(&points, &first.machine);
-    output::complain_of(&first.warnings);
     let path = args.output.clone().or_else(|| args.shard.map(|shard| file_name(&header.scenario, shard)));
     let mut sink = Sink { writer: None, runs: Runs::new(), is_kept: args.shard.is_none() };
+    let mut were_sound = true;
     let mut done = BTreeSet::new();
     if let Some(path) = &path {
         sink.writer = Some(Writer::open(path, &header, |point, figures| {
             done.insert((point, figures.seed));
+            were_sound &= figures.broken == 0;
             if args.shard.is_none() {
                 sink.runs.insert((point, figures.seed), figures);
             }
@@ -61,7 +64,7 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
             output::print(&format!(
                 "{path}: shard {number}/{of} is complete: {runs}, {ran} of them run now"
             ))?;
-            Ok(if sink.is_sound { Exit::Ok } else { Exit::CheckFailed })
+            Ok(if sink.is_sound && were_sound { Exit::Ok } else { Exit::CheckFailed })
         }
         _ => merge::report(&header, sink.runs, &[], (args.json, args.csv), page),
     }
@@ -142,12 +145,30 @@ impl<'a> Points<'a> {
         failure.within(&format!("--sweep: the scenario is invalid with {values}"))
     }
 
-    /// Checks all points, and returns the first.
+    /// Checks all points, prints what they are warned of, and returns the first.
     fn check(&self) -> Result<Checked, Failure> {
-        let points = self.space.points().unwrap_or(0);
-        match (0..points).into_par_iter().find_map_first(|point| self.at(point).err()) {
-            Some(failure) => Err(failure),
-            None => self.at(0),
+        let points = 0..self.space.points().unwrap_or(0);
+        let warnings = points.into_par_iter().map(|point| Ok(self.at(point)?.warnings));
+        let warnings: Vec<String> = warnings.collect::<Result<_, Failure>>()?;
+        self.warn(&warnings);
+        self.at(0)
+    }
+
+    /// Prints different warnings once each, with the first point that has them.
+    fn warn(&self, warnings: &[String]) {
+        let mut seen = BTreeSet::new();
+        for (point, text) in (0..).zip(warnings).filter(|(_, text)| !text.is_empty()) {
+            if !seen.insert(text) {
+                continue;
+            }
+            if seen.len() > WARNINGS_MAX {
+                output::warn("note: warnings of further points are left out");
+                return;
+            }
+            if point > 0 {
+                output::warn(&format!("with {}:", self.space.point_text(point)));
+            }
+            output::complain_of(text);
         }
     }
 }

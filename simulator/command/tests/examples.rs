@@ -42,7 +42,7 @@ fn assert_merged(merged: &Output, folder: &Path) {
 #[test]
 fn the_job_array_covers_the_sweep() {
     let folder = folder();
-    for task in 0..16 {
+    for task in 1..=16 {
         let task = task.to_string();
         let variables = [("SLURM_ARRAY_TASK_ID", task.as_str()), ("SLURM_CPUS_PER_TASK", "1")];
         let ran = run(folder.path(), &["bash", "array.sbatch"], &variables);

@@ -151,6 +151,27 @@ fn what_is_missing_is_named() {
     );
     let json = run(&path, &["merge", "1.jsonl", "2.jsonl", "--json"]);
     assert!(err(&json).starts_with("incomplete: 6 of 15 runs are missing\n"), "{json:?}");
+    // A command that was ended before its first line leaves such a file.
+    fs::write(path.join("3.jsonl"), "{\"schema\"").unwrap();
+    let torn = run(&path, &["merge", "1.jsonl", "2.jsonl", "3.jsonl"]);
+    assert_eq!((torn.status.code(), String::from_utf8_lossy(&torn.stdout).into_owned()), (Some(3), text));
+    assert!(
+        err(&torn).starts_with("note: 3.jsonl: it has no whole line: its runs count as missing; "),
+        "{torn:?}"
+    );
+    let none = run(&path, &["merge", "3.jsonl", "3.jsonl"]);
+    assert_eq!(none.status.code(), Some(66), "{none:?}");
+}
+
+/// A run of an earlier attempt that broke a check is not forgotten.
+#[test]
+fn a_shard_with_a_broken_run_fails_again() {
+    let (_folder, path) = three_shards();
+    let file = path.join("1.jsonl");
+    let broken = fs::read_to_string(&file).unwrap().replacen("\"broken\":0", "\"broken\":1", 1);
+    fs::write(&file, broken).unwrap();
+    let again = shard(&path, "1/3", &[]);
+    assert_eq!(again.status.code(), Some(70), "{again:?}");
 }
 
 #[test]
