@@ -1,12 +1,14 @@
 //! `commonhold workload`.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use commonhold_command::exit::{Exit, Failure};
 use commonhold_command::load;
 use commonhold_command::output;
 use commonhold_contract::render;
+use commonhold_recording::MAGIC;
 use commonhold_sim::scenario::{Part, read};
 use commonhold_sim_command::cli::{
     ExportWorkload, FormatChoice, ImportWorkload, UnitsChoice, WorkloadAction,
@@ -24,8 +26,15 @@ pub(crate) fn main(action: &WorkloadAction) -> Result<Exit, Failure> {
 }
 
 fn import(args: &ImportWorkload) -> Result<Exit, Failure> {
-    let text = load::foreign_workload(&args.file)?;
     let name = args.file.display().to_string();
+    if is_recording(&args.file) {
+        let why = "it is a recording of `commonhold record`, not a workload of another program";
+        return Err(Failure::new(
+            Exit::NoInput,
+            format!("{name}: {why}; replay it with `commonhold what-if`"),
+        ));
+    }
+    let text = load::foreign_workload(&args.file)?;
     let format =
         args.from.map(format_of).or_else(|| commonhold_workloads::guess(&text)).ok_or_else(|| {
             let remedy = "say it with --from rt-app, fio, iolog, swf or trace";
@@ -42,6 +51,14 @@ fn import(args: &ImportWorkload) -> Result<Exit, Failure> {
     output::complain_of(&said);
     put(args.output.as_deref(), "workload", &workload)?;
     Ok(Exit::Ok)
+}
+
+/// Whether a file begins as recordings do. A file that cannot be read does not.
+fn is_recording(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    // A FIFO would lose its beginning.
+    let is_file = path.metadata().is_ok_and(|facts| facts.is_file());
+    is_file && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == MAGIC
 }
 
 fn options(args: &ImportWorkload, format: Format) -> Result<Options, Failure> {

@@ -253,11 +253,10 @@ fn sections_are_bounded_while_they_are_read() {
     assert_eq!(further.message, "4000 further remarks are left out, from this one on");
 }
 
-/// Input that once took time with the square of its size: names that are alike, and scans of what came
-/// before.
+/// Equal names, and scans of earlier steps: with time that grows as the square of the size, this would take
+/// hours.
 #[test]
 fn large_files_take_time_with_their_size() {
-    let start = std::time::Instant::now();
     let job = "1 0 0 60 1 -1 -1 4 60 -1 1 1 1 1 1 1 -1 -1\n";
     assert!(import(&job.repeat(65_536), Format::Swf, &options()).text.is_some());
     let waits = "f wait 1000 0\nf sync 0 0\n".repeat(200_000);
@@ -279,7 +278,6 @@ fn large_files_take_time_with_their_size() {
     assert!(import(&text, Format::RtApp, &options()).text.is_none());
     let options_of_fio = "numjosb=1\n".repeat(1_000_000);
     assert!(import(&format!("[a]\nsize=1m\n{options_of_fio}"), Format::Fio, &options()).text.is_some());
-    assert!(start.elapsed() < std::time::Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 /// The exported use case of a workload for units `physics` and others.
