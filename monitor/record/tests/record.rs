@@ -112,6 +112,14 @@ fn answer(method: &str, parameters: &Value) -> Value {
     }
 }
 
+/// A daemon in this folder that answers one connection.
+fn start_daemon(folder: &Path) {
+    let listener = UnixListener::bind(socket(folder)).unwrap();
+    thread::spawn(move || {
+        serve(listener.accept().unwrap().0, |method, parameters| Some(answer(method, parameters)));
+    });
+}
+
 /// The samples of a recording, the units of its threads, and its end.
 fn read(path: &Path) -> (Vec<Sample>, Vec<String>, End) {
     let mut reader = Reader::open(File::open(path).unwrap()).unwrap();
@@ -130,10 +138,7 @@ fn read(path: &Path) -> (Vec<Sample>, Vec<String>, End) {
 #[test]
 fn a_unit_that_is_gone_costs_no_sample() {
     let folder = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(socket(folder.path())).unwrap();
-    thread::spawn(move || {
-        serve(listener.accept().unwrap().0, |method, parameters| Some(answer(method, parameters)));
-    });
+    start_daemon(folder.path());
     let (code, said) = end(start(folder.path(), &["--every", "250ms", "--for", "600ms"]));
     assert_eq!((code, &*said), (Some(0), ""));
     let (samples, units, end) = read(&folder.path().join("a.rec"));
@@ -146,10 +151,7 @@ fn a_unit_that_is_gone_costs_no_sample() {
 #[test]
 fn events_of_the_scheduler_are_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(socket(folder.path())).unwrap();
-    thread::spawn(move || {
-        serve(listener.accept().unwrap().0, |method, parameters| Some(answer(method, parameters)));
-    });
+    start_daemon(folder.path());
     thread::spawn(|| {
         loop {
             thread::sleep(Duration::from_millis(2));
@@ -204,10 +206,7 @@ fn a_stopped_daemon_does_not_stop_the_recorder() {
 #[test]
 fn a_last_sample_is_taken_after_a_signal() {
     let folder = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(socket(folder.path())).unwrap();
-    thread::spawn(move || {
-        serve(listener.accept().unwrap().0, |method, parameters| Some(answer(method, parameters)));
-    });
+    start_daemon(folder.path());
     let mut child = start(folder.path(), &["--every", "1m"]);
     wait_until_it_records(&mut child);
     terminate(&child);
