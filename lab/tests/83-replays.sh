@@ -137,5 +137,6 @@ for load in $loads; do
 			! is_still_loaded || break
 		done
 		ok "the scheduler was there all the time" is_still_loaded
+		commonhold status --json > "$kept/$recording.status.json" 2>&1
 	done
 done
