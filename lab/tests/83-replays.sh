@@ -58,6 +58,15 @@ is_still_loaded() {
 	detail="loaded $loaded times before, $now_loaded times after"
 	is_loaded && [ "$now_loaded" = "$loaded" ]
 }
+# While a load keeps systemd from answering, processes that entered a unit wait outside of it, for some seconds.
+are_in_place() {
+	own=$(cat /proc/self/cgroup)
+	for program in $programs; do
+		for pid in $(pgrep "^$program\$"); do
+			[ "$(cat "/proc/$pid/cgroup" 2> /dev/null)" != "$own" ] || return 1
+		done
+	done
+}
 spinners_of_heavy() {
 	for i in $(seq "$1"); do member heavy -- spin 600; done
 }
@@ -131,6 +140,7 @@ for load in $loads; do
 			load_$load
 			pause $settled_s
 			soon 90 is_loaded
+			soon 90 are_in_place
 			read -r loaded < /sys/kernel/sched_ext/enable_seq
 			ok "$recording is recorded" record_to "$recording"
 			ends "$load"

@@ -13,6 +13,9 @@ const PROCESSES_MAX: usize = 4_096;
 const THREADS_MAX: usize = 16_384;
 /// The unit of `/proc/diskstats`.
 const SECTOR: u64 = 512;
+/// The rounds in which a thread's name is read again: most threads are named, or execute their program, soon
+/// after they begin.
+const NAMING_ROUNDS: u64 = 3;
 
 /// Follows the threads of units.
 #[derive(Debug)]
@@ -34,6 +37,9 @@ pub(super) struct Processes {
 struct Known {
     pid: u32,
     unit: String,
+    name: String,
+    /// The first round in which it was listed.
+    first_round: u64,
     /// The last round in which it was listed.
     round: u64,
     /// Its clocks at the last reading; `None` if they count from zero, since the thread is new.
@@ -117,31 +123,33 @@ impl Processes {
         Ok(found)
     }
 
-    /// Notes that a thread exists. It counts as new, too, if it is in another unit than before.
+    /// Notes that a thread exists. It counts as new, too, if its unit or its name has changed.
     fn thread(&mut self, tid: u32, pid: u32, unit: &str, at_ns: u64) -> Result<Look, LiveError> {
         let round = self.round;
-        let known = self.threads.get_mut(&tid);
-        let is_known = known.is_some();
-        let mut moved = None;
-        if let Some(known) = known.filter(|known| known.pid == pid) {
-            if known.unit == unit {
-                known.round = round;
+        let is_followed = self.threads.contains_key(&tid);
+        let known = self.threads.get_mut(&tid).filter(|known| known.pid == pid);
+        if let Some(known) = known {
+            known.round = round;
+            if known.unit == unit && round - known.first_round >= NAMING_ROUNDS {
                 return Ok(Look::Known);
             }
-            moved = Some(known.clocks);
-        }
-        if !is_known && self.threads.len() >= self.threads_max {
+        } else if !is_followed && self.threads.len() >= self.threads_max {
             return Ok(Look::LeftOut);
         }
         let comm = self.procfs.read(&format!("{pid}/task/{tid}/comm"))?;
         let name = String::from_utf8_lossy(comm.unwrap_or_default()).trim_end().to_owned();
-        let clocks = match moved {
-            Some(clocks) => clocks,
+        if let Some(known) = self.threads.get_mut(&tid).filter(|known| known.pid == pid) {
+            // An empty name: the thread has just ended.
+            if known.unit == unit && (known.name == name || name.is_empty()) {
+                return Ok(Look::Known);
+            }
+            (known.unit, known.name) = (unit.to_owned(), name.clone());
+        } else {
             // What it used before it was first seen would be missing otherwise.
-            None if self.is_new(tid)? => None,
-            None => self.procfs.thread_schedstat(pid, tid)?,
-        };
-        self.threads.insert(tid, Known { pid, unit: unit.to_owned(), round, clocks });
+            let clocks = if self.is_new(tid)? { None } else { self.procfs.thread_schedstat(pid, tid)? };
+            let (unit, name) = (unit.to_owned(), name.clone());
+            self.threads.insert(tid, Known { pid, unit, name, first_round: round, round, clocks });
+        }
         Ok(Look::New(Thread { tid, pid, name, unit: unit.to_owned(), seen_ns: at_ns }))
     }
 
@@ -229,6 +237,32 @@ mod tests {
         assert!(again.new.iter().all(|thread| thread.tid != here));
         let moved = processes.sample(&[("chemistry".to_owned(), vec![here])], 7).unwrap();
         assert!(moved.new.iter().any(|thread| thread.tid == here && thread.unit == "chemistry"));
+    }
+
+    #[test]
+    fn a_young_threads_new_name_is_noticed() {
+        let mut processes = Processes::open(Vec::new()).unwrap();
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "read line; exec sleep 60"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let members = [("physics".to_owned(), vec![child.id()])];
+        let names = |found: Found| found.new.into_iter().map(|thread| thread.name).collect::<Vec<_>>();
+        let pid = child.id();
+        let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        while comm() != "sh\n" {
+            std::thread::yield_now();
+        }
+        assert_eq!(names(processes.sample(&members, 5).unwrap()), ["sh"]);
+        drop(child.stdin.take());
+        while comm() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        assert_eq!(names(processes.sample(&members, 6).unwrap()), ["sleep"]);
+        assert!(processes.sample(&members, 7).unwrap().new.is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]
