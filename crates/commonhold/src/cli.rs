@@ -716,9 +716,12 @@ pub struct Cancel {
 
 /// Show what isolation and sharing are worth on this machine
 ///
-/// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit
-/// under each scheme: smp, quota and isolate. The response times are compared. Writes a report with plots.
+/// Holds the contract while real work runs. A light unit's job runs alone, then beside a heavy unit under
+/// each scheme: smp, quota and isolate. The response times are compared. Writes a report with plots.
 /// Ctrl-C ends it, the daemon and the jobs.
+///
+/// A run during which processes in no unit used more than 5 % of the machine is repeated. If there is no other
+/// run, the verdict is `inconclusive`.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// The contract; it must have the units `light` and `heavy` [default: the built-in
@@ -728,10 +731,10 @@ pub struct Demo {
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub backend: BackendChoice,
     /// How long the light unit's job takes alone; all other work is scaled to it
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=120))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=120))]
     pub seconds: u32,
-    /// Run each scheme this many times
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20))]
+    /// Run each scheme this many times, in turn
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub repeats: u32,
     /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "commonhold-demo.html")]
