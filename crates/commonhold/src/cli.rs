@@ -51,7 +51,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Init(Init),
     Check(Check),
+    Explain(Explain),
     Doctor(Doctor),
     Calibrate(Calibrate),
     Run(Run),
@@ -115,6 +117,66 @@ pub struct Elsewhere {
     /// Passed on to that program; its own --help explains them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub arguments: Vec<OsString>,
+}
+
+/// Look at this machine, and write a contract to begin with
+///
+/// On a terminal, it asks at most four questions: among whom to divide the machine, in which proportion, what
+/// system services keep, and whether each of Slurm's jobs, or of Podman's containers, is a unit. With a flag,
+/// and elsewhere, it asks nothing.
+///
+/// Groups are those of /etc/group that have at least two people. People are users with numbers from UID_MIN to
+/// UID_MAX of /etc/login.defs. An ordinary user gets a contract for that user's own processes.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// Where to write the contract; `-` prints it
+    #[arg(default_value = "contract.toml")]
+    pub file: PathBuf,
+    /// Divide the machine equally among all people
+    #[arg(long, conflicts_with = "groups")]
+    pub people: bool,
+    /// Divide the machine among groups of users, in this proportion: `physics=2,chemistry=1`
+    #[arg(long, value_name = "NAME[=N],...")]
+    pub groups: Option<String>,
+    /// The part that system services keep when they need it, or `none`
+    #[arg(long, value_name = "PERCENT|none")]
+    pub services: Option<String>,
+    /// The manager each of whose jobs is a unit
+    #[arg(long, value_enum)]
+    pub jobs: Option<JobsChoice>,
+    /// Replace a file that exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl Init {
+    /// Whether a flag leaves nothing to ask.
+    pub fn has_choices(&self) -> bool {
+        self.people || self.groups.is_some() || self.services.is_some() || self.jobs.is_some()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JobsChoice {
+    /// Jobs of Slurm, by slurmstepd.scope
+    Slurm,
+    /// Containers of root's Podman, by machine.slice
+    Podman,
+    /// None
+    None,
+}
+
+/// Explain a contract in sentences
+///
+/// For each unit: which processes are in it, what it holds whatever others do, what else it holds while all
+/// units are busy, and what it lends, borrows and never exceeds. `check` shows the same as a table.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The contract
+    pub contract: PathBuf,
+    /// Explain it for another machine, as with `check --machine`
+    #[arg(long, value_name = "FILE|WORDS")]
+    pub machine: Option<String>,
 }
 
 /// Check a contract: syntax, values, and whether a machine can give what it promises
@@ -231,8 +293,9 @@ pub struct Calibrate {
 /// the processes that would be in each unit. `commonhold check --help` explains how members are written.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The contract
-    pub contract: PathBuf,
+    /// The contract [default: the natural one, as root: each person who is logged in has an equal part, system
+    /// services have theirs, and everything idle is lent]
+    pub contract: Option<PathBuf>,
     /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub length: Option<Duration>,
