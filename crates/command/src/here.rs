@@ -234,6 +234,7 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
 fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Member) -> Option<Diagnostic> {
     let is_root = match &member.kind {
         MemberKind::User(Principal::Id(id)) | MemberKind::Group(Principal::Id(id)) => *id == 0,
+        MemberKind::Users(first, _) => *first == 0,
         MemberKind::User(Principal::Name(name)) => names.uid(name) == Some(0),
         MemberKind::Group(Principal::Name(name)) => names.gid(name) == Some(0),
         MemberKind::Command(glob) => glob.chars().all(|c| c == '*'),

@@ -68,7 +68,8 @@ pub fn draw(done: u64, whole: u64, text: &str) {
     let _ = write!(io::stderr(), "\r{} {text}\x1b[K", bar(done, whole));
 }
 
-fn bar(done: u64, whole: u64) -> String {
+/// A bar that is as full as `done` of `whole`.
+pub fn bar(done: u64, whole: u64) -> String {
     let full = u128::from(done.min(whole)) * WIDTH as u128 / u128::from(whole.max(1));
     let full = usize::try_from(full).unwrap_or(WIDTH);
     "#".repeat(full) + &".".repeat(WIDTH - full)

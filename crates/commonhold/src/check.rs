@@ -79,7 +79,7 @@ fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<
 }
 
 /// Every unit's entitlement when all units are active.
-fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
+pub(crate) fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
     // A unit without sub-units is active only if it has processes of its own.
     let mut encloses = vec![false; contract.units.len()];
     for parent in contract.held().filter_map(|id| contract.unit(id).parent) {

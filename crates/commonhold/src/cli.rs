@@ -51,7 +51,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Init(Init),
     Check(Check),
+    Explain(Explain),
     Doctor(Doctor),
     Calibrate(Calibrate),
     Run(Run),
@@ -115,6 +117,66 @@ pub struct Elsewhere {
     /// Passed on to that program; its own --help explains them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub arguments: Vec<OsString>,
+}
+
+/// Look at this machine, and write a contract to begin with
+///
+/// On a terminal, it asks at most four questions: among whom to divide the machine, in which proportion, what
+/// system services keep, and whether each of Slurm's jobs, or of Podman's containers, is a unit. With a flag,
+/// and elsewhere, it asks nothing.
+///
+/// Groups are those of /etc/group that have at least two people. People are users with numbers from UID_MIN to
+/// UID_MAX of /etc/login.defs. An ordinary user gets a contract for that user's own processes.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// Where to write the contract; `-` prints it
+    #[arg(default_value = "contract.toml")]
+    pub file: PathBuf,
+    /// Divide the machine equally among all people
+    #[arg(long, conflicts_with = "groups")]
+    pub people: bool,
+    /// Divide the machine among groups of users, in this proportion: `physics=2,chemistry=1`
+    #[arg(long, value_name = "NAME[=N],...")]
+    pub groups: Option<String>,
+    /// The part that system services keep when they need it, or `none`
+    #[arg(long, value_name = "PERCENT|none")]
+    pub services: Option<String>,
+    /// The manager each of whose jobs is a unit
+    #[arg(long, value_enum)]
+    pub jobs: Option<JobsChoice>,
+    /// Replace a file that exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl Init {
+    /// Whether a flag leaves nothing to ask.
+    pub fn has_choices(&self) -> bool {
+        self.people || self.groups.is_some() || self.services.is_some() || self.jobs.is_some()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JobsChoice {
+    /// Jobs of Slurm, by slurmstepd.scope
+    Slurm,
+    /// Containers of root's Podman, by machine.slice
+    Podman,
+    /// None
+    None,
+}
+
+/// Explain a contract in sentences
+///
+/// For each unit: which processes are in it, what it holds whatever others do, what else it holds while all
+/// units are busy, and what it lends, borrows and never exceeds. `check` shows the same as a table.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The contract
+    pub contract: PathBuf,
+    /// Explain it for another machine, as with `check --machine`
+    #[arg(long, value_name = "FILE|WORDS")]
+    pub machine: Option<String>,
 }
 
 /// Check a contract: syntax, values, and whether a machine can give what it promises
@@ -231,8 +293,9 @@ pub struct Calibrate {
 /// the processes that would be in each unit. `commonhold check --help` explains how members are written.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The contract
-    pub contract: PathBuf,
+    /// The contract [default: the natural one, as root: each person who is logged in has an equal part, system
+    /// services have theirs, and everything idle is lent]
+    pub contract: Option<PathBuf>,
     /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub length: Option<Duration>,
@@ -716,9 +779,12 @@ pub struct Cancel {
 
 /// Show what isolation and sharing are worth on this machine
 ///
-/// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit
-/// under each scheme: smp, quota and isolate. The response times are compared. Writes a report with plots.
+/// Holds the contract while real work runs. A light unit's job runs alone, then beside a heavy unit under
+/// each scheme: smp, quota and isolate. The response times are compared. Writes a report with plots.
 /// Ctrl-C ends it, the daemon and the jobs.
+///
+/// A run during which processes in no unit used more than 5 % of the machine is repeated. If there is no other
+/// run, the verdict is `inconclusive`.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// The contract; it must have the units `light` and `heavy` [default: the built-in
@@ -728,10 +794,10 @@ pub struct Demo {
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub backend: BackendChoice,
     /// How long the light unit's job takes alone; all other work is scaled to it
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=120))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=120))]
     pub seconds: u32,
-    /// Run each scheme this many times
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20))]
+    /// Run each scheme this many times, in turn
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub repeats: u32,
     /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "commonhold-demo.html")]

@@ -8,7 +8,10 @@ mod client;
 mod daemon;
 mod demo;
 mod doctor;
+mod explain;
 mod history;
+mod init;
+mod natural;
 mod program_beside;
 mod why;
 
@@ -26,6 +29,8 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<Exit, Failure> {
     match command {
+        Command::Init(args) => init::main(args),
+        Command::Explain(args) => explain::main(args),
         Command::Check(args) => json_on_failure(args.json, check::main(args)),
         Command::Doctor(args) => doctor::main(args),
         Command::Calibrate(args) => calibrate::main(args),

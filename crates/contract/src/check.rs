@@ -120,7 +120,7 @@ fn repeated_members(unit: &Unit) -> Vec<Diagnostic> {
 fn each_without_members(unit: &Unit, read_unit: &ReadUnit) -> Option<Diagnostic> {
     let (gets_sub_unit, whom, help): (fn(&MemberKind) -> bool, _, _) = match unit.each? {
         Each::User => (
-            |kind| matches!(kind, MemberKind::User(_) | MemberKind::Group(_)),
+            |kind| matches!(kind, MemberKind::User(_) | MemberKind::Users(..) | MemberKind::Group(_)),
             "its users, but names no user or group",
             "add a member such as \"group:NAME\"; without one, only users whose processes enter by another rule get a share",
         ),

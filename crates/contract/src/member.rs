@@ -29,7 +29,11 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
         forms: &["group:NAME", "group:NUMBER"],
         who: "that have this group as their primary group, or as a supplementary group",
     },
-    MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "that have this effective user" },
+    MemberForm {
+        kind: "user",
+        forms: &["user:NAME", "user:NUMBER", "user:FIRST-LAST"],
+        who: "that have this effective user, or one whose number is in this range",
+    },
     MemberForm {
         kind: "command",
         forms: &["command:PATTERN", "command:PATTERN@user:NAME", "command:PATTERN@group:NAME"],
@@ -52,8 +56,8 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
 /// The rules by which a process belongs to one of several units, in paragraphs, for people.
 pub const MEMBER_RULES: [&str; 2] = [
     "Where several rules match a process, the most specific wins, in this order: entered by `commonhold exec`, `pid`, \
-     `cgroup`, `command`, `user`, `group`. Of two cgroup paths the longer wins. Of two patterns the more specific one \
-     wins. Else the unit that comes first in the contract wins.",
+     `cgroup`, `command`, `user`, `group`, a range of users. Of two cgroup paths the longer wins, of two patterns the \
+     more specific one, of two ranges the narrower. Else the unit that comes first in the contract wins.",
     "A sub-unit's rules select among the members of the unit around it. A process that matches no rule is in the unit that \
      `[machine] default` names. Without such a name, it is in `shared`, which is not restricted.",
 ];
@@ -106,7 +110,10 @@ pub(crate) fn parse(text: &str) -> Result<MemberKind, Problem> {
         }
     }
     match kind {
-        "user" => principal(value, at).map(MemberKind::User),
+        "user" => match range(value, &at) {
+            Some(range) => range,
+            None => principal(value, at).map(MemberKind::User),
+        },
         "group" => principal(value, at).map(MemberKind::Group),
         "cgroup" => cgroup(value, at).map(MemberKind::Cgroup),
         "command" => command_rule(value, at),
@@ -128,8 +135,15 @@ pub(crate) fn owner(text: &str) -> Result<MemberKind, Problem> {
         return problem(whole, message, &format!("write user:{0} or group:{0}", text.trim().escape_debug()));
     };
     match kind {
-        "user" | "group" => parse(text)
-            .map_err(|wrong| Problem { message: wrong.message.replacen("a member", "an owner", 1), ..wrong }),
+        "user" | "group" => match parse(text) {
+            Ok(MemberKind::Users(..)) => {
+                problem(whole, format!("`{text}` is a range, and an owner is one user or group"), remedy)
+            }
+            Err(wrong) => {
+                Err(Problem { message: wrong.message.replacen("a member", "an owner", 1), ..wrong })
+            }
+            owner => owner,
+        },
         _ => {
             let message =
                 format!("`{}` cannot own a unit: an owner is a user or a group", kind.escape_debug());
@@ -196,6 +210,27 @@ const DEFAULT_UNIT_REMEDY: &str =
 /// Whether every name matches a pattern.
 fn matches_everything(pattern: &str) -> bool {
     !pattern.is_empty() && pattern.chars().all(|c| matches!(c, '*' | '?')) && pattern.contains('*')
+}
+
+/// Reads a range of users' numbers; `None` if the text is no range: two numbers with a `-` between them.
+fn range(value: &str, at: &Range<usize>) -> Option<Result<MemberKind, Problem>> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (first, last) = value.split_once('-').filter(|(first, last)| is_number(first) && is_number(last))?;
+    let last_at = at.end - last.len()..at.end;
+    let read = || {
+        let principals = (principal(first, at.start..at.start + first.len())?, principal(last, last_at)?);
+        match principals {
+            (Principal::Id(first), Principal::Id(last)) if first <= last => {
+                Ok(MemberKind::Users(first, last))
+            }
+            _ => problem(
+                at.clone(),
+                format!("the range `{value}` is empty: its last number is below the first"),
+                &format!("write user:{last}-{first}"),
+            ),
+        }
+    };
+    Some(read())
 }
 
 /// Reads the name or number of a user or a group.
@@ -394,6 +429,9 @@ mod tests {
             ("user:ana", MemberKind::User(name("ana"))),
             ("user:1000", MemberKind::User(Principal::Id(1000))),
             ("user:DOMAIN\\ana b", MemberKind::User(name("DOMAIN\\ana b"))),
+            ("user:1000-60000", MemberKind::Users(1000, 60_000)),
+            ("user:7-7", MemberKind::Users(7, 7)),
+            ("user:7-a", MemberKind::User(name("7-a"))),
             ("group:0", MemberKind::Group(Principal::Id(0))),
             ("cgroup:/", MemberKind::Cgroup("/".to_owned())),
             ("cgroup:/a/b/", MemberKind::Cgroup("/a/b".to_owned())),

@@ -306,6 +306,9 @@ impl fmt::Display for Whose {
 /// the most specific match wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberKind {
+    /// `user:FIRST-LAST`: processes whose effective user has a number from the first to the last. Of two
+    /// ranges, the narrower wins.
+    Users(u32, u32),
     /// `group:NAME`: processes that have this group as primary or supplementary group.
     Group(Principal),
     /// `user:NAME`: processes with this effective user.
@@ -325,6 +328,7 @@ pub enum MemberKind {
 impl fmt::Display for MemberKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            MemberKind::Users(first, last) => write!(f, "user:{first}-{last}"),
             MemberKind::Group(p) => write!(f, "group:{p}"),
             MemberKind::User(p) => write!(f, "user:{p}"),
             MemberKind::Command(glob) => write!(f, "command:{glob}"),

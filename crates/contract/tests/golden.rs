@@ -85,19 +85,30 @@ fn members_begin_with_their_kind() {
 fn contracts_in_the_documents_are_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut shown = 0;
-    for name in ["README.md", "docs/contract.md", "docs/disk.md", "docs/memory.md"] {
-        let text = fs::read_to_string(root.join(name)).unwrap();
+    for name in documents_with_contracts(&root) {
+        let text = fs::read_to_string(root.join(&name)).unwrap();
         for block in blocks(&text).iter().filter(|block| block.contains("[unit.")) {
             let parsed = parse(block);
             assert!(
                 parsed.contract.is_some(),
                 "{name}:\n{block}\n{}",
-                render(&parsed.diagnostics, block, name, false)
+                render(&parsed.diagnostics, block, &name, false)
             );
             shown += 1;
         }
     }
-    assert_eq!(shown, 11, "contracts that were found");
+    assert_eq!(shown, 17, "contracts that were found");
+}
+
+/// The documents whose contracts are checked, by their paths below the root: some named ones, and each page
+/// of `docs/how-to`.
+fn documents_with_contracts(root: &Path) -> Vec<String> {
+    let named = ["README.md", "docs/contract.md", "docs/disk.md", "docs/memory.md"];
+    let mut documents = Vec::from(named.map(String::from));
+    for page in fs::read_dir(root.join("docs/how-to")).unwrap() {
+        documents.push(format!("docs/how-to/{}", page.unwrap().file_name().to_str().unwrap()));
+    }
+    documents
 }
 
 /// The blocks of code in a document: fenced, or indented by four spaces.

@@ -124,6 +124,9 @@ static u32 passed(u32 number, const struct dispatch_match *match, const struct d
 	case DISPATCH_TEST_GROUP:
 		hit = has_group(match->value);
 		break;
+	case DISPATCH_TEST_USERS:
+		hit = match->value <= facts->user && facts->user <= match->last;
+		break;
 	case DISPATCH_TEST_OTHERWISE:
 		hit = true;
 		break;

@@ -18,7 +18,7 @@ pub type Lists = BTreeMap<u32, Vec<Match>>;
 
 impl Match {
     const fn new(test: Test, value: u32, unit: u32) -> Match {
-        Match { test: test as u32, value, unit, unused: 0, glob: [0; GLOB_MAX] }
+        Match { test: test as u32, value, unit, last: 0, glob: [0; GLOB_MAX] }
     }
 
     /// Passed by a process if the pattern matches the name of the executable, or of the executed path. A
@@ -57,6 +57,11 @@ impl Match {
     /// Passed by processes of an effective user.
     pub fn user(uid: u32, unit: u32) -> Match {
         Match::new(Test::User, uid, unit)
+    }
+
+    /// Passed by processes of effective users with numbers in a range.
+    pub fn users(first: u32, last: u32, unit: u32) -> Match {
+        Match { last, ..Match::new(Test::Users, first, unit) }
     }
 
     /// Passed by processes in a group.

@@ -57,6 +57,8 @@ pub struct ProcessFacts {
 pub enum Rule {
     /// Nothing matched.
     Default,
+    /// `user:FIRST-LAST`
+    Users,
     /// `group:`
     Group,
     /// `user:`
@@ -77,6 +79,7 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Rule::Default => "default",
+            Rule::Users => "users",
             Rule::Group => "group",
             Rule::User => "user",
             Rule::Command => "command",
@@ -287,6 +290,8 @@ pub enum Test {
     Inherited,
     /// Effective user.
     User(u32),
+    /// Effective user, by the first and the last number of a range.
+    Users(u32, u32),
     /// One of its groups.
     Group(u32),
     /// Matches every remaining process.
@@ -319,12 +324,14 @@ pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>)
                     (Rule::Command, restricted_command_test(names, glob, whose))
                 }
                 MemberKind::User(user) => (Rule::User, uid_of(names, user).map(Test::User)),
+                MemberKind::Users(first, last) => (Rule::Users, Some(Test::Users(*first, *last))),
                 MemberKind::Group(group) => (Rule::Group, gid_of(names, group).map(Test::Group)),
                 MemberKind::Cgroup(_) | MemberKind::Pid(_) => continue,
             };
             let rank = match &member.kind {
                 MemberKind::Command(glob) => command_rank(glob, false),
                 MemberKind::CommandOf(glob, _) => command_rank(glob, true),
+                MemberKind::Users(first, last) => range_rank(*first, *last),
                 _ => 0,
             };
             ranked.extend(test.map(|test| (rule, rank, Selector { test, unit: Some(unit) })));
@@ -362,7 +369,9 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
 /// group is open to all. The common units are closed. Root and the daemon's own user are exempt; callers
 /// check that.
 pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
-    let is_principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
+    let is_principal = |member: &&Member| {
+        matches!(member.kind, MemberKind::User(_) | MemberKind::Users(..) | MemberKind::Group(_))
+    };
     let mut next = Some(unit).filter(|unit| !unit.is_common());
     let mut is_allowed = next.is_some();
     while let Some(id) = next {
@@ -425,6 +434,11 @@ fn command_rank(glob: &str, is_restricted: bool) -> usize {
     literal_chars(glob) * 2 + usize::from(is_restricted)
 }
 
+/// The rank of a range of users among ranges: the narrower wins.
+fn range_rank(first: u32, last: u32) -> usize {
+    usize::try_from(u32::MAX - last.saturating_sub(first)).unwrap_or(usize::MAX)
+}
+
 /// Whether a process's program, or the name under which it was executed, matches a pattern.
 fn executes(process: &ProcessFacts, glob: &str) -> bool {
     glob_matches(glob, &process.program) || glob_matches(glob, &process.comm)
@@ -441,6 +455,9 @@ fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -
     match &member.kind {
         MemberKind::Group(group) => process.gids.contains(&gid_of(names, group)?).then_some((Rule::Group, 0)),
         MemberKind::User(user) => (uid_of(names, user)? == process.uid).then_some((Rule::User, 0)),
+        MemberKind::Users(first, last) => {
+            (*first..=*last).contains(&process.uid).then(|| (Rule::Users, range_rank(*first, *last)))
+        }
         MemberKind::Command(glob) => {
             executes(process, glob).then(|| (Rule::Command, command_rank(glob, false)))
         }

@@ -7,6 +7,10 @@
 //!
 //! Each job has a *reference*: the run by whose time its other times are divided. The light job's reference
 //! is its run alone on the machine. The heavy job's reference is its run under `smp`.
+//!
+//! A repeat is *disturbed* if processes in no unit used more of the machine than [`OTHERS_MAX`] meanwhile.
+//! Disturbed repeats count only where there is no other, and then the verdict is that the measurement is
+//! inconclusive.
 
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
@@ -17,6 +21,10 @@ use crate::table::{Paint, Style, clean, fit, pad, wrap};
 
 /// The promise: a job takes at most this times as long as in its reference.
 pub const BOUND: f64 = 1.10;
+
+/// The largest part of the machine's CPU time that processes in no unit may use during a repeat. Each unit
+/// has half of the machine: a job that loses this part takes a tenth longer, which is the whole [`BOUND`].
+pub const OTHERS_MAX: f64 = 0.05;
 
 /// The runs to compare, and the circumstances in which they were made.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,15 +48,30 @@ pub struct Comparison {
 pub struct Run {
     /// The scheme; `None` if the light unit's job ran alone on the machine, with no resource held.
     pub scheme: Option<Scheme>,
-    /// The response time of the light unit's job in each repeat, in seconds.
-    pub light_s: Vec<f64>,
-    /// The response time of the heavy unit's job, in seconds: the mean of all repeats; `None` if the job did
-    /// not run.
-    pub heavy_s: Option<f64>,
-    /// The ledger at the end of the run; `None` if no accounts were kept.
+    /// All repeats, in the order of time.
+    pub repeats: Vec<Repeat>,
+    /// The ledger at the end of the first repeat; `None` if no accounts were kept.
     pub statement: Option<Statement>,
-    /// The CPU use of each unit over time, in order of time.
+    /// The CPU use of each unit over time during the first repeat, in order of time.
     pub samples: Vec<Sample>,
+}
+
+/// One run of the jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Repeat {
+    /// The response time of the light unit's job, in seconds.
+    pub light_s: f64,
+    /// The response time of the heavy unit's job, in seconds; `None` if the job did not run.
+    pub heavy_s: Option<f64>,
+    /// The part of the machine's CPU time that processes in no unit used meanwhile, from 0 to 1.
+    pub others: f64,
+}
+
+impl Repeat {
+    /// Whether processes in no unit used too much of the machine.
+    pub fn is_disturbed(&self) -> bool {
+        self.others > OTHERS_MAX
+    }
 }
 
 /// The CPU use of each unit since the previous sample.
@@ -66,21 +89,42 @@ impl Run {
         self.scheme.map_or("alone", Scheme::name)
     }
 
-    /// The median of the light job's response times, in seconds, without implausible ones (see `is_time`).
-    pub fn light_median_s(&self) -> Option<f64> {
-        let sorted = self.light_sorted_s();
-        let middle = sorted.len() / 2;
-        match sorted.len() {
-            0 => None,
-            n if n % 2 == 1 => Some(sorted[middle]),
-            _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
-        }
+    /// Whether there are repeats, and all were disturbed.
+    pub fn is_disturbed(&self) -> bool {
+        !self.repeats.is_empty() && self.repeats.iter().all(Repeat::is_disturbed)
     }
 
-    fn light_sorted_s(&self) -> Vec<f64> {
-        let mut sorted: Vec<f64> = self.light_s.iter().copied().filter(|s| is_time(*s)).collect();
-        sorted.sort_by(f64::total_cmp);
-        sorted
+    /// The repeats that count: those that were not disturbed, if there are any.
+    fn counted(&self) -> impl Iterator<Item = &Repeat> {
+        let is_disturbed = self.is_disturbed();
+        self.repeats.iter().filter(move |repeat| is_disturbed || !repeat.is_disturbed())
+    }
+
+    /// The largest part of the machine that processes in no unit used during a repeat that counts.
+    fn others(&self) -> f64 {
+        self.counted().map(|repeat| repeat.others).fold(0.0, f64::max)
+    }
+
+    /// A job's response times in the repeats that count, in seconds, in ascending order, without implausible
+    /// ones.
+    fn times_s(&self, job: Job) -> Vec<f64> {
+        let time = |repeat: &Repeat| match job {
+            Job::Light => Some(repeat.light_s),
+            Job::Heavy => repeat.heavy_s,
+        };
+        let mut times: Vec<f64> = self.counted().filter_map(time).filter(|s| is_time(*s)).collect();
+        times.sort_by(f64::total_cmp);
+        times
+    }
+}
+
+/// The median of ascending values.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
     }
 }
 
@@ -122,9 +166,9 @@ impl Job {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) scheme: &'static str,
-    /// The response time in seconds; for the light job, the median of the repeats.
+    /// The response time in seconds: the median of the repeats.
     pub(crate) time_s: Option<f64>,
-    /// The light job's shortest and longest response time, in seconds; `None` if there is only one repeat.
+    /// The shortest and the longest response time, in seconds; `None` if there is only one repeat.
     pub(crate) range_s: Option<(f64, f64)>,
     /// The response time divided by the reference's.
     pub(crate) ratio: Option<f64>,
@@ -149,15 +193,12 @@ impl Bar {
 
 /// The bars of a job: one for each run in which the job took part.
 pub(crate) fn bars(comparison: &Comparison, job: Job) -> Vec<Bar> {
-    let time = |run: &Run| match job {
-        Job::Light => run.light_median_s(),
-        Job::Heavy => run.heavy_s.filter(|s| is_time(*s)),
-    };
+    let time = |run: &Run| median(&run.times_s(job));
     let reference = comparison.rows.iter().find(|run| run.name() == job.reference()).and_then(time);
     let ran = |run: &&Run| job == Job::Light || run.scheme.is_some();
     let bar = |run: &Run| {
         let time_s = time(run);
-        let sorted = if job == Job::Light { run.light_sorted_s() } else { Vec::new() };
+        let sorted = run.times_s(job);
         let range_s = (sorted.len() > 1).then(|| (sorted[0], sorted[sorted.len() - 1]));
         let ratio = time_s.zip(reference).map(|(time, reference)| time / reference);
         Bar { scheme: run.name(), time_s, range_s, ratio }
@@ -178,20 +219,32 @@ pub struct Verdict {
     pub bound: f64,
     /// The job's time divided by the reference's time; `None` if one of the two times is missing.
     pub ratio: Option<f64>,
+    /// What made the measurement inconclusive: the more disturbed one of the two runs.
+    pub disturbed: Option<Disturbed>,
+}
+
+/// A run all of whose repeats were disturbed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Disturbed {
+    /// The name of the run: a scheme's, or `alone`.
+    pub run: &'static str,
+    /// The largest part of the machine's CPU time that processes in no unit used during a repeat.
+    pub others: f64,
 }
 
 impl Verdict {
-    /// Whether the promise was kept; `None` if it was not measured.
+    /// Whether the promise was kept; `None` if it was not measured, or the measurement was disturbed.
     pub fn kept(&self) -> Option<bool> {
-        self.ratio.map(|ratio| ratio <= self.bound)
+        self.ratio.filter(|_| self.disturbed.is_none()).map(|ratio| ratio <= self.bound)
     }
 
-    /// `kept`, `broken` or `not measured`.
+    /// `kept`, `broken`, `inconclusive` or `not measured`.
     pub(crate) fn word(&self) -> &'static str {
-        match self.kept() {
-            Some(true) => "kept",
-            Some(false) => "broken",
-            None => "not measured",
+        match (self.kept(), self.ratio) {
+            (Some(true), _) => "kept",
+            (Some(false), _) => "broken",
+            (None, Some(_)) => "inconclusive",
+            (None, None) => "not measured",
         }
     }
 
@@ -207,7 +260,13 @@ impl Verdict {
 
     /// What was measured, in words.
     pub(crate) fn measured(&self) -> String {
-        self.ratio.map_or_else(|| "a time is missing".to_owned(), |ratio| format!("{ratio:.2} times"))
+        let Some(ratio) = self.ratio else { return "a time is missing".to_owned() };
+        let Some(Disturbed { run, others }) = &self.disturbed else { return format!("{ratio:.2} times") };
+        let when = if *run == "alone" { "the run alone".to_owned() } else { (*run).to_owned() };
+        format!(
+            "{ratio:.2} times, but other processes used {:.0} % of the machine during {when}",
+            others * 100.0
+        )
     }
 }
 
@@ -221,12 +280,15 @@ fn reference_phrase(reference: &str) -> String {
 pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
     [Job::Light, Job::Heavy]
         .map(|job| {
-            let scheme = Scheme::Isolate;
+            let (scheme, against) = (Scheme::Isolate, job.reference());
             let ratio = bars(comparison, job)
                 .iter()
                 .find(|bar| bar.scheme == scheme.name())
                 .and_then(|bar| bar.ratio);
-            Verdict { job, scheme, against: job.reference(), bound: BOUND, ratio }
+            let runs = comparison.rows.iter().filter(|run| [against, scheme.name()].contains(&run.name()));
+            let most = runs.filter(|run| run.is_disturbed()).max_by(|a, b| a.others().total_cmp(&b.others()));
+            let disturbed = most.map(|run| Disturbed { run: run.name(), others: run.others() });
+            Verdict { job, scheme, against, bound: BOUND, ratio, disturbed }
         })
         .into()
 }
@@ -310,9 +372,9 @@ fn text_verdict(verdict: &Verdict, style: Style) -> Vec<String> {
         Some(false) => Paint::Bad,
         None => Paint::Strong,
     };
-    let first = format!("{:<13}", verdict.word());
+    let first = format!("{:<14}", verdict.word());
     let sentence = format!("{}: {}", verdict.promise(), verdict.measured());
-    let mut lines = wrap(&sentence, style.width, &first, &" ".repeat(13));
+    let mut lines = wrap(&sentence, style.width, &first, &" ".repeat(14));
     // Painted after wrapping: escape sequences have no width.
     lines[0] = style.paint(paint, &first) + &lines[0][first.len()..];
     lines
@@ -339,8 +401,8 @@ struct VerdictJson {
 #[derive(Serialize)]
 struct RunJson<'a> {
     scheme: &'a str,
-    light_s: &'a [f64],
-    light_median_s: Option<f64>,
+    repeats: &'a [Repeat],
+    light_s: Option<f64>,
     light_against_alone: Option<f64>,
     heavy_s: Option<f64>,
     heavy_against_smp: Option<f64>,
@@ -348,7 +410,8 @@ struct RunJson<'a> {
     samples: &'a [Sample],
 }
 
-/// The comparison as JSON. Times are in seconds, `…_against_…` are ratios; what was not measured is null.
+/// The comparison as JSON. Times are in seconds; those of a run are medians of the repeats that count.
+/// `…_against_…` are ratios; what was not measured is null.
 pub fn json(comparison: &Comparison) -> String {
     let Comparison { machine, backend, light, heavy, commands, rows } = comparison;
     let ratio = |job, run: &Run| {
@@ -356,10 +419,10 @@ pub fn json(comparison: &Comparison) -> String {
     };
     let run = |run| RunJson {
         scheme: Run::name(run),
-        light_s: &run.light_s,
-        light_median_s: run.light_median_s(),
+        repeats: &run.repeats,
+        light_s: median(&run.times_s(Job::Light)),
         light_against_alone: ratio(Job::Light, run),
-        heavy_s: run.heavy_s,
+        heavy_s: median(&run.times_s(Job::Heavy)),
         heavy_against_smp: ratio(Job::Heavy, run),
         statement: run.statement.as_ref(),
         samples: &run.samples,

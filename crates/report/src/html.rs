@@ -114,11 +114,10 @@ fn response(comparison: &Comparison, job: Job) -> String {
         bound: (bound, format!("promised for isolate: at most {:.0}", bound * 100.0)),
         unit: &format!("response time, {reference} = 100"),
     };
-    let caption = match job {
-        Job::Light if bars.iter().any(|bar| bar.range_s.is_some()) => {
-            "Response time; shorter is better. Medians, with the shortest and the longest run as a whisker."
-        }
-        _ => "Response time; shorter is better.",
+    let caption = if bars.iter().any(|bar| bar.range_s.is_some()) {
+        "Response time; shorter is better. Medians, with the shortest and the longest run as a whisker."
+    } else {
+        "Response time; shorter is better."
     };
     section += &format!("<figure>\n{}<figcaption>{caption}</figcaption>\n</figure>\n", svg::bars(&chart));
     section

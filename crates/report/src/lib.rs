@@ -16,6 +16,7 @@ pub mod currency;
 mod disks;
 pub mod doctor;
 pub mod exchanges;
+pub mod explain;
 pub mod figures;
 pub mod findings;
 pub mod gangs;

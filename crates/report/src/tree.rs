@@ -28,7 +28,7 @@ impl Division {
         self.amount(self.capacity.total())
     }
 
-    fn of(&self, unit: UnitId) -> Amount {
+    pub(crate) fn of(&self, unit: UnitId) -> Amount {
         self.amount(self.entitlement.value(unit))
     }
 

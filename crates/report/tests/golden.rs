@@ -388,14 +388,41 @@ fn comparison_of_a_good_run() {
 #[test]
 fn comparison_of_a_bad_run_says_so() {
     let mut comparison = fixture::comparison();
-    comparison.rows[3].light_s = vec![20.0];
-    comparison.rows[1].heavy_s = None;
+    for repeat in &mut comparison.rows[3].repeats {
+        repeat.light_s = 20.0;
+    }
+    for repeat in &mut comparison.rows[1].repeats {
+        repeat.heavy_s = None;
+    }
     let kept: Vec<_> = comparison::verdicts(&comparison).iter().map(comparison::Verdict::kept).collect();
     assert_eq!(kept, [Some(false), None]);
     assert_snapshot!(comparison::text(&comparison, Style::PLAIN));
     let page = html::page(&comparison);
     assert!(page.contains("<li class=\"broken\">"));
     assert!(page.contains("Nothing to compare with: smp was not measured. smp: not measured; quota: 15.8 s"));
+}
+
+/// A disturbed repeat does not count beside one that was not disturbed. If all were, there is no verdict.
+#[test]
+fn a_disturbed_comparison_is_inconclusive() {
+    let mut comparison = fixture::comparison();
+    let word = |comparison: &Comparison| {
+        let verdicts = comparison::verdicts(comparison);
+        verdicts.iter().map(|verdict| (verdict.kept(), verdict.disturbed.clone())).collect::<Vec<_>>()
+    };
+    let repeats = &mut comparison.rows[3].repeats;
+    (repeats[0].light_s, repeats[0].others) = (20.0, 0.5);
+    assert_eq!(word(&comparison), [(Some(true), None), (Some(true), None)]);
+    for (repeat, others) in comparison.rows[3].repeats.iter_mut().zip([0.3, 0.44, 0.06]) {
+        repeat.others = others;
+    }
+    comparison.rows[0].repeats[1].others = 0.9;
+    let disturbed = comparison::Disturbed { run: "isolate", others: 0.44 };
+    assert_eq!(word(&comparison), [(None, Some(disturbed.clone())), (None, Some(disturbed))]);
+    let text = comparison::text(&comparison, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    assert!(html::page(&comparison).contains("<li class=\"unknown\"><strong>inconclusive</strong>"));
 }
 
 #[test]
@@ -408,9 +435,15 @@ fn comparison_of_nothing() {
 #[test]
 fn comparison_of_times_that_are_no_times() {
     let mut comparison = fixture::comparison();
-    comparison.rows[0].light_s = vec![0.0, f64::NAN, -1.0, f64::INFINITY];
-    comparison.rows[1].heavy_s = Some(0.0);
-    comparison.rows[2].light_s = vec![1e300];
+    for (repeat, light_s) in comparison.rows[0].repeats.iter_mut().zip([0.0, f64::NAN, f64::INFINITY]) {
+        repeat.light_s = light_s;
+    }
+    for repeat in &mut comparison.rows[1].repeats {
+        repeat.heavy_s = Some(-1.0);
+    }
+    for repeat in &mut comparison.rows[2].repeats {
+        repeat.light_s = 1e300;
+    }
     for sample in &mut comparison.rows[3].samples {
         sample.using[0].1 = f64::NAN;
         sample.at_s = 0.0;
@@ -420,7 +453,7 @@ fn comparison_of_times_that_are_no_times() {
     for page in [html::page(&comparison), comparison::text(&comparison, Style::PLAIN)] {
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
-    assert!(comparison::json(&comparison).contains("\"light_median_s\": null"));
+    assert!(comparison::json(&comparison).contains("\"light_s\": null"));
 }
 
 #[test]

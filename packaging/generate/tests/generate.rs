@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 mod skipped;
 
 /// The public commands; hidden ones are shown nowhere.
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 21] = [
+    "init",
+    "explain",
     "check",
     "top",
     "serve",

@@ -22,7 +22,7 @@ use super::outlook::Outlook;
 use super::start;
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
-use crate::{load, output};
+use crate::{load, natural, output};
 
 /// The time between two samples: long enough to distinguish running processes from idle ones.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -31,7 +31,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = load::machine_here()?;
     let names = SystemNames::new();
     let (mut contract, warnings) = if args.json {
-        match load::diagnose_placed(&load::read_trusted(&args.contract)?, &machine, Some(&names)) {
+        match load::diagnose_placed(&natural::text_for(args)?.0, &machine, Some(&names)) {
             (Some(contract), warnings) => (start::with_scheme(args, contract), warnings),
             (None, errors) => return load::refuse_in_json(&errors),
         }

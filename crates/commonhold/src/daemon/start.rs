@@ -45,20 +45,20 @@ use crate::cli::{BACKENDS, BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
 use crate::signals::Signals;
-use crate::{output, place};
+use crate::{natural, output, place};
 
 /// The nice value of the daemon and its caretaker. It gives them precedence over ordinary processes, but not
 /// over the kernel's own threads.
 const NICE: i32 = -15;
 
-/// Reads the contract for this machine, with the command line's scheme; also returns its text.
+/// Reads the contract for this machine, with the command line's scheme; also returns its text. Without a file,
+/// it is the natural contract.
 pub(super) fn load_with_scheme(
     args: &Run,
     machine: &Machine,
     names: &SystemNames,
 ) -> Result<(Loaded, String), Failure> {
-    let text = load::read_trusted(&args.contract)?;
-    let file = args.contract.display().to_string();
+    let (text, file) = natural::text_for(args)?;
     let mut loaded = load::check_text(&text, &file, machine, Some(names))?;
     loaded.contract = with_scheme(args, loaded.contract);
     Ok((loaded, text))
@@ -167,12 +167,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         args,
         hotplug: Hotplug { checked: now, online, reported: false },
         session,
-        about: About {
-            contract_path: args.contract.display().to_string(),
-            contract_text,
-            pace: Pace::default(),
-            hidden,
-        },
+        about: About { contract_path: contract_name(args), contract_text, pace: Pace::default(), hidden },
         caretaker,
         clients,
         queue: FairQueue::new(now),
@@ -295,11 +290,22 @@ fn journal(directory: &Path) -> Result<Journal, Failure> {
     Ok(journal)
 }
 
+/// The path of the contract's file, or the name of the natural contract.
+fn contract_name(args: &Run) -> String {
+    args.contract.as_ref().map_or_else(|| natural::NAME.to_owned(), |path| path.display().to_string())
+}
+
 /// Prints the contract, the scheme and the machine.
 fn announce(args: &Run, contract: &Contract, machine: &Machine) {
+    if args.contract.is_none() {
+        output::say(
+            "no contract was given: each person who is logged in has an equal part, system services have theirs, and \
+             everything idle is lent; `commonhold init` writes a contract to begin with",
+        );
+    }
     output::say(&format!(
         "contract {}, scheme {}, on {}",
-        args.contract.display(),
+        contract_name(args),
         contract.machine.scheme,
         commonhold_report::tree::summary(machine)
     ));

@@ -34,6 +34,8 @@ pub(crate) enum Test {
     User,
     /// Whether the process is in group `value`.
     Group,
+    /// Whether the effective user's number is from `value` to `last`.
+    Users,
     /// Passed by every process.
     Otherwise,
     /// A test that cannot be made at exec: the process stays in the unit of its control group.
@@ -55,7 +57,7 @@ pub struct Match {
     pub(crate) value: u32,
     /// The unit of a process that passes the test.
     pub(crate) unit: u32,
-    pub(crate) unused: u32,
+    pub(crate) last: u32,
     /// The pattern: `*` matches any text, `?` any character; ends with 0.
     pub(crate) glob: [u8; GLOB_MAX],
 }

@@ -180,7 +180,9 @@ impl Decisive {
         let mut decisive = Decisive { identity: divides_users, ..Decisive::default() };
         for member in contract.units.iter().flat_map(|unit| &unit.members) {
             match member.kind {
-                MemberKind::User(_) | MemberKind::Group(_) => decisive.identity = true,
+                MemberKind::User(_) | MemberKind::Users(..) | MemberKind::Group(_) => {
+                    decisive.identity = true
+                }
                 MemberKind::Command(_) => decisive.program = true,
                 MemberKind::CommandOf(..) => (decisive.program, decisive.identity) = (true, true),
                 MemberKind::Cgroup(_) => decisive.cgroup = true,

@@ -53,6 +53,7 @@ fn to_match(Selector { test, unit }: &Selector, slot: impl Fn(UnitId) -> Option<
         Test::CommandOfUser(glob, uid) => Match::command_of_user(glob, *uid, unit??),
         Test::CommandOfGroup(glob, gid) => Match::command_of_group(glob, *gid, unit??),
         Test::User(uid) => Match::user(*uid, unit??),
+        Test::Users(first, last) => Match::users(*first, *last, unit??),
         Test::Group(gid) => Match::group(*gid, unit??),
         // A process in no unit needs no rule to stay there.
         Test::Otherwise => Match::otherwise(unit?.filter(|slot| *slot != COMMON)?),
@@ -92,6 +93,7 @@ mod tests {
         let member = prop_oneof![
             (0..4u32).prop_map(|uid| MemberKind::User(Principal::Id(uid))),
             (0..4u32).prop_map(|gid| MemberKind::Group(Principal::Id(gid))),
+            (0..4u32, 0..3u32).prop_map(|(first, more)| MemberKind::Users(first, first + more)),
             "[ab*?]{1,4}".prop_map(MemberKind::Command),
             ("[ab*?]{1,4}", 0..4u32)
                 .prop_map(|(glob, id)| MemberKind::CommandOf(glob, Whose::User(Principal::Id(id)))),
