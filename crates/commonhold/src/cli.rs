@@ -125,8 +125,8 @@ pub struct Elsewhere {
 /// system services keep, and whether each of Slurm's jobs, or of Podman's containers, is a unit. With a flag,
 /// and elsewhere, it asks nothing.
 ///
-/// Groups are those of /etc/group that have at least two people. People are users with numbers from UID_MIN to
-/// UID_MAX of /etc/login.defs. An ordinary user gets a contract for that user's own processes.
+/// Groups are those of /etc/group that have at least two people. People are users with numbers from `UID_MIN` to
+/// `UID_MAX` of /etc/login.defs. An ordinary user gets a contract for that user's own processes.
 #[derive(Debug, Args)]
 pub struct Init {
     /// Where to write the contract; `-` prints it

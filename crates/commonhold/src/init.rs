@@ -178,7 +178,7 @@ fn shares(text: &str, known: &[String]) -> Result<Vec<(String, u64)>, Failure> {
         let number = number.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number));
         let number = number.ok_or_else(|| wrong(format!("`{part}` has no number from 1 to 1000000")))?;
         let name = name.trim().to_owned();
-        if name.is_empty() || name.contains(['"', '\\', '\n']) || name.chars().any(char::is_control) {
+        if name.is_empty() || name.contains(['"', '\\', '*', '?']) || name.chars().any(char::is_control) {
             return Err(wrong(format!("`{part}` names no group")));
         }
         if !known.is_empty() && !known.contains(&name) {

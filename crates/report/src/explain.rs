@@ -61,7 +61,7 @@ fn beginning(contract: &Contract, machine: &Machine) -> String {
     let summary = tree::summary(machine);
     if units == 0 {
         return format!(
-            "The contract names no units, so all processes share {summary}, and nothing is isolated."
+            "The contract names no units, so all processes share a machine with {summary}, and nothing is isolated."
         );
     }
     let rules = &contract.machine;
@@ -80,7 +80,7 @@ fn beginning(contract: &Contract, machine: &Machine) -> String {
         ),
         Scheme::Smp | Scheme::Quota => String::new(),
     };
-    format!("The contract divides {summary} among {}. {idle}{back}", count(units, "unit"))
+    format!("The contract divides a machine with {summary} among {}. {idle}{back}", count(units, "unit"))
 }
 
 fn sentences(contract: &Contract, divisions: &PerResource<Division>, id: UnitId) -> Vec<String> {
@@ -99,12 +99,12 @@ fn sentences(contract: &Contract, divisions: &PerResource<Division>, id: UnitId)
     for resource in Resource::ALL {
         if let Some(limit) = unit.limit[resource] {
             let of = if unit.parent.is_some() && matches!(limit, Amount::Part(_)) {
-                " of what the unit around it may use"
+                " that the unit around it may use"
             } else {
                 ""
             };
-            let (limit, noun) = (amount(resource, limit), noun(resource));
-            sentences.push(format!("It never uses more than {limit} of {noun}{of}, even if more is idle."));
+            let limit = quantity(resource, limit);
+            sentences.push(format!("It never uses more than {limit}{of}, even if more is idle."));
         }
     }
     if unit.negotiate {
@@ -127,7 +127,7 @@ fn members(contract: &Contract, id: UnitId) -> String {
         rules.push("all processes that no rule matches".to_owned());
     }
     let within = match unit.parent {
-        Some(parent) => format!(" among those of {}", contract.unit(parent).path),
+        Some(parent) => format!(", among the processes of {}", contract.unit(parent).path),
         None => String::new(),
     };
     if rules.is_empty() {
@@ -138,12 +138,12 @@ fn members(contract: &Contract, id: UnitId) -> String {
 
 fn processes(member: &Member) -> String {
     match &member.kind {
-        MemberKind::Command(glob) => format!("programs named {glob}, with what they start"),
+        MemberKind::Command(glob) => format!("programs named {glob} (and what they start)"),
         MemberKind::CommandOf(glob, whose) => {
-            format!("programs named {glob} of {}, with what they start", principal(whose))
+            format!("programs named {glob} of {} (and what they start)", principal(whose))
         }
         MemberKind::Cgroup(path) => format!("the processes in the control group {path}"),
-        MemberKind::Pid(pid) => format!("process {pid}, with what it starts"),
+        MemberKind::Pid(pid) => format!("process {pid} (and what it starts)"),
         MemberKind::User(_) | MemberKind::Users(..) | MemberKind::Group(_) => {
             format!("the processes of {}", who(member))
         }
@@ -181,11 +181,14 @@ fn group_words(group: &Principal) -> String {
     }
 }
 
+/// A reservation; tickets, and the sum of those among which they count.
+type Holding = (Option<Amount>, (u64, u64));
+
 /// What a unit holds: a sentence for all resources of which it holds the same part.
 fn holds(contract: &Contract, divisions: &PerResource<Division>, id: UnitId) -> Vec<String> {
     let unit = contract.unit(id);
-    let key = |resource| (unit.hard[resource], share(contract, id, resource));
-    let mut groups: Vec<(Vec<Resource>, (Option<Amount>, (u64, u64)))> = Vec::new();
+    let key = |resource| -> Holding { (unit.hard[resource], share(contract, id, resource)) };
+    let mut groups: Vec<(Vec<Resource>, Holding)> = Vec::new();
     for resource in Resource::ALL {
         match groups.iter_mut().find(|(_, other)| *other == key(resource)) {
             Some((resources, _)) => resources.push(resource),
@@ -201,12 +204,7 @@ fn holds(contract: &Contract, divisions: &PerResource<Division>, id: UnitId) -> 
         let part = fraction(tickets, sum);
         let values = resources.iter().filter_map(|resource| {
             let value = divisions[*resource].of(id);
-            matches!(value, Amount::Absolute(_)).then(|| match resource {
-                Resource::Cpu => format!("{} CPUs", amount(*resource, value)),
-                Resource::Memory => format!("{} of memory", amount(*resource, value)),
-                Resource::Disk => format!("{} of each disk", amount(*resource, value)),
-                Resource::Bus => format!("{} of the bus", amount(*resource, value)),
-            })
+            matches!(value, Amount::Absolute(_)).then(|| quantity(*resource, value))
         });
         let values: Vec<String> = values.collect();
         let now = match values.is_empty() {
@@ -216,13 +214,13 @@ fn holds(contract: &Contract, divisions: &PerResource<Division>, id: UnitId) -> 
         match hard {
             Some(hard) => {
                 let hard = match (hard, resources.as_slice()) {
-                    (Amount::Part(millionths), _) => fraction(millionths, MILLIONTH),
-                    (Amount::Absolute(_), [resource, ..]) => amount(*resource, hard),
+                    (Amount::Absolute(_), [resource, ..]) => quantity(*resource, hard),
+                    (Amount::Part(millionths), _) => {
+                        format!("{} of {nouns}{whole}", fraction(millionths, MILLIONTH))
+                    }
                     (Amount::Absolute(_), []) => String::new(),
                 };
-                format!(
-                    "It owns {hard} of {nouns}{whole} whatever others do, and {part} of what reservations leave{now}."
-                )
+                format!("It owns {hard} whatever others do, and {part} of what reservations leave{now}.")
             }
             None => format!("It holds {part} of {nouns}{whole}{now}."),
         }
@@ -250,10 +248,10 @@ fn may(verb: &str, verbs: &str, permissions: &PerResource<Permission>) -> Vec<St
         Permission::Yes => None,
         Permission::AtMost(most) if permissions[resource].allows() => {
             let whole = match (most, verb) {
-                (Amount::Part(_), "lend") => " of its own",
+                (Amount::Part(_), "lend") => " that it holds",
                 _ => "",
             };
-            Some(format!("It {verbs} at most {} of {}{whole}.", amount(resource, most), noun(resource)))
+            Some(format!("It {verbs} at most {}{whole}.", quantity(resource, most)))
         }
         Permission::No | Permission::AtMost(_) => Some(format!("It never {verbs} {}.", noun(resource))),
     };
@@ -263,9 +261,22 @@ fn may(verb: &str, verbs: &str, permissions: &PerResource<Permission>) -> Vec<St
 fn noun(resource: Resource) -> &'static str {
     match resource {
         Resource::Cpu => "the CPUs",
-        Resource::Memory => "memory",
-        Resource::Disk => "each disk",
+        Resource::Memory => "the memory",
+        Resource::Disk => "the disks",
         Resource::Bus => "the memory bus",
+    }
+}
+
+/// An amount with its resource: `2 CPUs`, `half of memory`, `50 MB/s of each disk`.
+fn quantity(resource: Resource, amount_of_it: Amount) -> String {
+    let amount = amount(resource, amount_of_it);
+    match (resource, amount_of_it) {
+        (_, Amount::Part(millionths)) => format!("{} of {}", fraction(millionths, MILLIONTH), noun(resource)),
+        (Resource::Cpu, Amount::Absolute(MILLIONTH)) => "1 CPU".to_owned(),
+        (Resource::Cpu, Amount::Absolute(_)) => format!("{amount} CPUs"),
+        (Resource::Memory, Amount::Absolute(_)) => format!("{amount} of memory"),
+        (Resource::Disk, Amount::Absolute(_)) => format!("{amount} of each disk"),
+        (Resource::Bus, Amount::Absolute(_)) => format!("{amount} of the memory bus"),
     }
 }
 

@@ -105,7 +105,7 @@ fn every_command_has_a_man_page() {
     let synopsis =
         run.lines().skip_while(|line| *line != ".SH SYNOPSIS").nth(1).unwrap_or_default().replace('\\', "");
     assert!(synopsis.starts_with("fBcommonhold runfR [--for <TIME>] [--backend <BACKEND>]"), "{synopsis}");
-    assert!(synopsis.contains("[--dry-run]") && synopsis.ends_with("[--help] <CONTRACT>"), "{synopsis}");
+    assert!(synopsis.contains("[--dry-run]") && synopsis.ends_with("[--help] [CONTRACT]"), "{synopsis}");
     assert!(!of_commands.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
 }
 

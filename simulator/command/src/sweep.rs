@@ -148,8 +148,10 @@ impl<'a> Points<'a> {
     /// Checks all points, prints what they are warned of, and returns the first.
     fn check(&self) -> Result<Checked, Failure> {
         let points = 0..self.space.points().unwrap_or(0);
-        let warnings = points.into_par_iter().map(|point| Ok(self.at(point)?.warnings));
-        let warnings: Vec<String> = warnings.collect::<Result<_, Failure>>()?;
+        let checked = points.into_par_iter().map(|point| Ok(self.at(point)?.warnings));
+        // Of several failures, that of the first point is returned, whichever thread was first.
+        let checked: Vec<Result<String, Failure>> = checked.collect();
+        let warnings = checked.into_iter().collect::<Result<Vec<String>, Failure>>()?;
         self.warn(&warnings);
         self.at(0)
     }

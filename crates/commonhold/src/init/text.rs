@@ -29,8 +29,9 @@ const TICKETS: u64 = 100;
 /// The contract. For an ordinary user, it divides that user's own processes, whatever `choices` says.
 pub(super) fn contract(facts: &Facts, choices: &Choices) -> String {
     let mut text = format!(
-        "# A contract for a machine with {}. What a unit leaves idle is lent to the others, and called back\n\
-         # when the unit needs it. `man commonhold-contract` explains every key.\n\
+        "# A contract for a machine with {}.\n\
+         # What a unit leaves idle is lent to the others, and called back when the unit needs it.\n\
+         # `man commonhold-contract` explains every key.\n\
          version = 1\n",
         facts.machine
     );
@@ -140,7 +141,7 @@ mod tests {
             groups: vec![Group { name: "physics".to_owned(), people: 2 }],
             manager: Some(Manager::Slurm),
         };
-        let names = ["physics", "Domain Users", "domain-users", "services", "***"];
+        let names = ["physics", "Domain Users", "domain-users", "services", "\u{e9}"];
         let groups = Shares::Groups(names.map(|name| (name.to_owned(), 2)).into());
         for shares in [Shares::People, groups] {
             for jobs in [None, Some(Manager::Slurm), Some(Manager::Podman)] {

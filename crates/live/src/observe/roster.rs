@@ -181,7 +181,7 @@ impl Decisive {
         for member in contract.units.iter().flat_map(|unit| &unit.members) {
             match member.kind {
                 MemberKind::User(_) | MemberKind::Users(..) | MemberKind::Group(_) => {
-                    decisive.identity = true
+                    decisive.identity = true;
                 }
                 MemberKind::Command(_) => decisive.program = true,
                 MemberKind::CommandOf(..) => (decisive.program, decisive.identity) = (true, true),
