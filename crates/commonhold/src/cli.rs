@@ -125,8 +125,8 @@ pub struct Elsewhere {
 /// system services keep, and whether each of Slurm's jobs, or of Podman's containers, is a unit. With a flag,
 /// and elsewhere, it asks nothing.
 ///
-/// Groups are those of /etc/group that have at least two people. People are users with numbers from `UID_MIN` to
-/// `UID_MAX` of /etc/login.defs. An ordinary user gets a contract for that user's own processes.
+/// Groups are those of /etc/group that have at least two people. People are users with numbers from `UID_MIN`
+/// to `UID_MAX` of /etc/login.defs. An ordinary user gets a contract for that user's own processes.
 #[derive(Debug, Args)]
 pub struct Init {
     /// Where to write the contract; `-` prints it
@@ -293,8 +293,8 @@ pub struct Calibrate {
 /// the processes that would be in each unit. `commonhold check --help` explains how members are written.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The contract [default: the natural one, as root: each person who is logged in has an equal part, system
-    /// services have theirs, and everything idle is lent]
+    /// The contract [default: the natural one, as root: each person who is logged in has an equal part,
+    /// system services have theirs, and everything idle is lent]
     pub contract: Option<PathBuf>,
     /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
@@ -783,8 +783,8 @@ pub struct Cancel {
 /// each scheme: smp, quota and isolate. The response times are compared. Writes a report with plots.
 /// Ctrl-C ends it, the daemon and the jobs.
 ///
-/// A run during which processes in no unit used more than 5 % of the machine is repeated. If there is no other
-/// run, the verdict is `inconclusive`.
+/// A run during which processes in no unit used more than 5 % of the machine is repeated. If there is no
+/// other run, the verdict is `inconclusive`.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// The contract; it must have the units `light` and `heavy` [default: the built-in

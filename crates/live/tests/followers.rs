@@ -92,6 +92,13 @@ fn kernels_state(pid: u32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
+/// The CPU time that a process used, in ticks of 10 ms.
+fn cpu_ticks(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
 /// A backend with a unit for each of these processes.
 struct Rig {
     backend: UserBackend,
@@ -241,9 +248,11 @@ fn a_members_parents_continue_when_it_does() {
             if stops {
                 rig.eventually(&format!("{command:?} stops itself"), || !parent.stopped().is_empty());
             }
+            let before = cpu_ticks(parent.member);
             rig.gate(0, true);
+            // The kernel tells the parent that the member continued only once the member runs.
             rig.eventually(&format!("{command:?} runs again"), || {
-                parent.all_run() && parent.has_handled_signals()
+                cpu_ticks(parent.member) > before && parent.all_run() && parent.has_handled_signals()
             });
         }
         // So short that the parent stops itself only afterwards, if at all.

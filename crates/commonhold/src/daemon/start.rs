@@ -51,8 +51,8 @@ use crate::{natural, output, place};
 /// over the kernel's own threads.
 const NICE: i32 = -15;
 
-/// Reads the contract for this machine, with the command line's scheme; also returns its text. Without a file,
-/// it is the natural contract.
+/// Reads the contract for this machine, with the command line's scheme; also returns its text. Without a
+/// file, it is the natural contract.
 pub(super) fn load_with_scheme(
     args: &Run,
     machine: &Machine,

@@ -252,8 +252,8 @@ fn to_cpus(micro: u64) -> f64 {
     micro as f64 / 1e6
 }
 
-/// The output while jobs run: on a terminal, a progress bar and a table that are redrawn in place; everywhere,
-/// a bar for each job that has ended.
+/// The output while jobs run: on a terminal, a progress bar and a table that are redrawn in place;
+/// everywhere, a bar for each job that has ended.
 struct Screen {
     live: bool,
     quiet: bool,
