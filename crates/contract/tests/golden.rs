@@ -97,7 +97,7 @@ fn contracts_in_the_documents_are_valid() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 17, "contracts that were found");
+    assert_eq!(shown, 18, "contracts that were found");
 }
 
 /// The documents whose contracts are checked, by their paths below the root: some named ones, and each page
