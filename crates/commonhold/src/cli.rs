@@ -784,7 +784,7 @@ pub struct Cancel {
 /// Ctrl-C ends it, the daemon and the jobs.
 ///
 /// A run during which processes in no unit used more than 5 % of the machine is repeated. If there is no
-/// other run, the verdict is `inconclusive`.
+/// other run, the verdict is `inconclusive`, as it is if the repeats vary so much that they do not tell.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// The contract; it must have the units `light` and `heavy` [default: the built-in

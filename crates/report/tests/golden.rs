@@ -425,6 +425,25 @@ fn a_disturbed_comparison_is_inconclusive() {
     assert!(html::page(&comparison).contains("<li class=\"unknown\"><strong>inconclusive</strong>"));
 }
 
+/// The median breaks the bound, and so would a slower machine during these repeats.
+#[test]
+fn a_comparison_that_varies_is_inconclusive() {
+    let mut comparison = fixture::comparison();
+    let set = |comparison: &mut Comparison, row: usize, times: [f64; 3]| {
+        for (repeat, light_s) in comparison.rows[row].repeats.iter_mut().zip(times) {
+            repeat.light_s = light_s;
+        }
+    };
+    set(&mut comparison, 0, [2.0, 2.0, 2.4]);
+    set(&mut comparison, 3, [2.3, 2.5, 2.5]);
+    let verdict = comparison::verdicts(&comparison).remove(0);
+    assert_eq!((verdict.kept(), verdict.ratio), (None, Some(1.25)));
+    assert!(comparison::text(&comparison, Style::PLAIN).contains("but the repeats vary: 0.96 times at"));
+    // Even the best repeat breaks it.
+    set(&mut comparison, 3, [2.7, 2.8, 2.8]);
+    assert_eq!(comparison::verdicts(&comparison).remove(0).kept(), Some(false));
+}
+
 #[test]
 fn comparison_of_nothing() {
     let nothing = Comparison { rows: Vec::new(), ..fixture::comparison() };
